@@ -18,7 +18,6 @@ from controller.act.actions import (
     Withdraw,
 )
 from controller.model import (
-    FailedSuspends,
     GpuSet,
     Job,
     JobId,
@@ -126,17 +125,13 @@ def _to_the_queue(job: Job, reason: str, reserve: GpuSet = frozenset()) -> Actio
     return (Migrate if job.has_store else Requeue)(job.id, reason, reserve)
 
 
-def _requeues(failed: FailedSuspends, job: Job) -> bool:
-    """(Its owner may have said otherwise since.)"""
-    return failed.way_out is Unsuspendable.REQUEUE and job.may_requeue
-
-
 def _leave(job: Job, moves: bool, reason: str, method: SuspendMethod) -> Action | None:
     """Take a running job off its GPUs, for others or to go on elsewhere."""
     if not job.may_stop:
         return None
     failed = job.failed_suspends
-    if failed is not None and (failed.way_out is Unsuspendable.CANCEL or _requeues(failed, job)):
+    ways = {Unsuspendable.CANCEL, *([Unsuspendable.REQUEUE] if job.may_requeue else [])}
+    if failed is not None and failed.way_out in ways:
         if moves:
             return None
         words = f"it cannot be suspended (failed attempts: {failed.tries}): {failed.why}"

@@ -160,6 +160,11 @@ class Processes:
             if pid not in parents and step not in ("extern", "extern stepmgr")
         )
 
+    def has_steps(self, job_id: int) -> bool:
+        """Whether Slurm's own process of a step is here: slurmd starts no second copy of a job beside it."""
+        stepds = (pid for pid in self._pids() if self._comm(pid) == "slurmstepd" and self.uid(pid) == 0)
+        return any(int(title["job"]) == job_id for title in map(self._title, stepds) if title is not None)
+
     def calls_the_driver(self, pid: int) -> bool:
         """Whether it is a process by which an agent makes driver calls (`checkpointing.driver_process`)."""
         arguments = (self._read(pid, "cmdline") or "").split("\0")

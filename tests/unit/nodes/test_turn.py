@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from checkpointing.driver_process import DriverProcesses
-from controller.agent import stopping, turn
+from controller.agent import stopping, turn, verbs
 from controller.agent.control_block import ControlBlock, JobState
 from controller.agent.deadline import Deadline
 from controller.agent.gpus import GpuReader, NvmlSource
@@ -147,3 +147,18 @@ def test_a_job_that_keeps_its_gpus_runs_on_whatever_the_tool_says(
         bench.node.on_gpus(block, (1,), (0, 1), deadline(), True),
     ):
         pass
+
+
+def test_a_job_whose_step_is_still_ending_is_not_started_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """slurmd refuses a second copy, and Slurm holds the job then as after a failed launch."""
+    monkeypatch.setattr(bench.node, "require_free", lambda *_: None)
+    monkeypatch.setattr(bench.node.processes, "has_steps", lambda job_id: job_id == 7)
+    for number in (8, 7):
+        args = protocol.PrepareArgs(job_id=number, uid=os.getuid(), gpus=(0,), binding=(0,))
+        if number == 7:
+            with pytest.raises(AgentError, match="is here already"):
+                verbs.prepare(bench.node, args, deadline())
+        else:
+            verbs.prepare(bench.node, args, deadline())

@@ -486,16 +486,18 @@ def test_an_empty_job_has_not_left_while_a_step_of_it_is_being_started(rig: Rig,
     """Slurm's suspend does not reach that step: it would run on the GPU of the next job."""
     program = tmp_path / "slurmstepd"
     shutil.copy("/bin/sleep", program)
-    step = subprocess.Popen(["slurmstepd: [2.1]", "60"], executable=program)
+    number = 41_200  # no other test's: the title of a step names no node
+    steps: list[subprocess.Popen[bytes]] = []
 
     async def scenario(nodes: RemoteNodes) -> None:
-        await prepare(nodes, 2, [0], [0])
-        job = rig.start_other(2, "sleep", "60")
+        await prepare(nodes, number, [0], [0])
+        job = rig.start_other(number, "sleep", "60")
+        steps.append(subprocess.Popen([f"slurmstepd: [{number}.1]", "60"], executable=program))
         await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=60.0)
         with pytest.raises(NodeError, match="step 1 is still being started") as refused:
             await nodes.stop(NODE, job.job_id, deadline_seconds=1.5)
-        step.kill()
-        step.wait()
+        steps[0].kill()
+        steps[0].wait()
         assert refused.value.kind == ErrorKind.DEADLINE.value
         assert (await job_sample(nodes, job)).phase is NodePhase.PAUSING
         await nodes.stop(NODE, job.job_id, deadline_seconds=60.0)
@@ -504,8 +506,9 @@ def test_an_empty_job_has_not_left_while_a_step_of_it_is_being_started(rig: Rig,
     try:
         rig.run(scenario)
     finally:
-        step.kill()
-        step.wait()
+        for step in steps:
+            step.kill()
+            step.wait()
 
 
 def test_an_empty_job_has_left_only_when_its_processes_are_stopped(rig: Rig) -> None:
