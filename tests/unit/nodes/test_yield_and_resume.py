@@ -489,10 +489,13 @@ def test_an_empty_job_has_not_left_while_a_step_of_it_is_being_started(rig: Rig,
     number = 41_200  # no other test's: the title of a step names no node
     steps: list[subprocess.Popen[bytes]] = []
 
+    def start_step() -> None:
+        steps.append(subprocess.Popen([f"slurmstepd: [{number}.1]", "60"], executable=program))
+
     async def scenario(nodes: RemoteNodes) -> None:
         await prepare(nodes, number, [0], [0])
         job = rig.start_other(number, "sleep", "60")
-        steps.append(subprocess.Popen([f"slurmstepd: [{number}.1]", "60"], executable=program))
+        start_step()
         await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=60.0)
         with pytest.raises(NodeError, match="step 1 is still being started") as refused:
             await nodes.stop(NODE, job.job_id, deadline_seconds=1.5)
