@@ -90,12 +90,12 @@ class Node:
         )
 
     def adopt(self) -> None:
-        """Jobs that an agent of protocol version 3 prepared: steps of theirs would wait for a turn."""
+        """Jobs of an agent of protocol 3: steps would wait. (Their `visible` counts all of the binding.)"""
         for state in self.blocks.states():
             block = self.blocks.block(state.job_id)
             if block.is_on() is None:
                 with contextlib.suppress(AgentError, OSError):
-                    self.confinement.write(block, on=not state.is_off, gpus=state.gpus, binding=state.binding)
+                    block.write_turn(not state.is_off, [], [])
 
     @contextlib.contextmanager
     def on_gpus(

@@ -86,7 +86,7 @@ def _left_by(gpu: GpuSample, sample: NodeSample) -> tuple[tuple[JobId, int], ...
 def trespassers(sample: NodeSample, jobs: Mapping[JobId, SlurmJob]) -> dict[int, JobId]:
     """GPUs of a node on which a job that Slurm knows has memory that it should not have there now, and which
     job: one that was to leave it, or that Slurm gave other GPUs. No other job gets them."""
-    whole = {job.id for job in jobs.values() if job.exclusive_gpus}
+    whole = {seen.id for each in sample.jobs if (seen := jobs.get(each)) is not None and seen.exclusive_gpus}
     ours = [job for job in sample.jobs.values() if job.job_id not in whole]
     found = {index: job.job_id for job in ours for index in job.trespasses}
     for gpu in sample.gpus:

@@ -130,19 +130,24 @@ def test_memory_of_a_job_on_a_gpu_that_slurm_gave_to_others_keeps_everybody_off_
     run(scenario)
 
 
+async def trespassing(world: World) -> tuple[JobId, Elsewhere]:
+    """A job that runs on one of two GPUs, with memory on the other."""
+    first, trespass = world.submit(), Elsewhere(world.nodes)
+    world.node_port = trespass
+    world.start()
+    await until("the first job", lambda: world.running() == {first})
+    (gpu,) = world.cluster.jobs[first].binding
+    trespass.jobs[first] = 1 - gpu.ordinal
+    return first, trespass
+
+
 @pytest.mark.parametrize("way", Unsuspendable)
 def test_a_trespasser_goes_its_way_out(tmp_path: Path, way: Unsuspendable) -> None:
     """After half a minute: the rightful job and the queue wait for it no longer."""
 
     async def scenario() -> None:
         world = World(tmp_path, gpus=2, trespass=way)
-        first = world.submit()
-        trespass = Elsewhere(world.nodes)
-        world.node_port = trespass
-        world.start()
-        await until("the first job", lambda: world.running() == {first})
-        (gpu,) = world.cluster.jobs[first].binding
-        trespass.jobs[first] = 1 - gpu.ordinal
+        first, trespass = await trespassing(world)
         await asyncio.sleep(TRESPASS_SECONDS - 5)
         assert world.running() == {first}
         await asyncio.sleep(15)
@@ -176,12 +181,7 @@ def test_slurm_is_not_asked_for_ever_for_what_it_refuses(tmp_path: Path) -> None
     async def scenario() -> None:
         world = World(tmp_path, gpus=2, trespass=Unsuspendable.REQUEUE)
         world.cluster_port = port = KeepsJobs(world.cluster)
-        first = world.submit()
-        world.node_port = trespass = Elsewhere(world.nodes)
-        world.start()
-        await until("the first job", lambda: world.running() == {first})
-        (gpu,) = world.cluster.jobs[first].binding
-        trespass.jobs[first] = 1 - gpu.ordinal
+        first, _ = await trespassing(world)
         await asyncio.sleep(TRESPASS_SECONDS + 60)
         assert port.calls.count("requeue") == 1
         assert world.running() == {first}
@@ -193,12 +193,7 @@ def test_slurm_is_not_asked_for_ever_for_what_it_refuses(tmp_path: Path) -> None
 def test_a_job_that_trespasses_at_each_start_waits_longer_each_time(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = World(tmp_path, gpus=2, trespass=Unsuspendable.REQUEUE)
-        first = world.submit()
-        world.node_port = trespass = Elsewhere(world.nodes)
-        world.start()
-        await until("the first job", lambda: world.running() == {first})
-        (gpu,) = world.cluster.jobs[first].binding
-        trespass.jobs[first] = 1 - gpu.ordinal
+        first, trespass = await trespassing(world)
         await asyncio.sleep(3600)
         assert 3 <= world.cluster.jobs[first].restart_count <= 6
         trespass.jobs.clear()

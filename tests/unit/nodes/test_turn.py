@@ -82,6 +82,15 @@ def test_a_job_that_was_to_be_resumed_can_open_no_gpu_that_another_gets(bench: B
         assert block.is_on() is True
 
 
+def test_no_device_is_closed_to_a_job_of_an_older_agent_before_its_next_switch(bench: Bench) -> None:
+    """Its `visible` counts all GPUs of its binding: a new step would look for one that is closed."""
+    block = bench.job(7, NodePhase.RUNNING)
+    bench.node.adopt()
+    assert (block.path / "turn").read_text() == "on\n"
+    bench.node.turn(block, True, (0,), (0, 1), deadline())
+    assert (block.path / "turn").read_text() == "on +1:3 -1:5\n"
+
+
 def test_where_it_cannot_be_kept_to_them_no_device_is_said_to_be_closed(bench: Bench) -> None:
     block = bench.job(7, NodePhase.RUNNING)
     bench.node.turn(block, True, (0,), (0, 1), deadline())
