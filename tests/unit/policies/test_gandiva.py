@@ -84,7 +84,8 @@ def allocated(c: Ideal, plan: Plan | None = None) -> dict[str, int]:
     totals = dict.fromkeys(c.nodes, 0)
     for each in c.jobs.values():
         target = plan.targets.get(each.id) if plan is not None else None
-        names = {gpu.node for gpu in each.allocation or (target.placement.allocation if target else ())}
+        # One that waits for its first turn at a server may start on another one after all.
+        names = {gpu.node for gpu in (target.placement.allocation if target else ()) or each.allocation}
         for name in names:
             totals[name] += each.gpus // len(names)
     return totals
