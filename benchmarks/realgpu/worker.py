@@ -183,7 +183,8 @@ class TorchModel:
         self._on_gpu = self._device == "cuda"
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.backends.cudnn.benchmark = False
-        torch.set_num_threads(2)
+        if self._on_gpu:  # On the CPU threads that wait for each other spin, and stand in each other's way.
+            torch.set_num_threads(2)
         if options.hazard == "default-device":
             torch.set_default_device(self._device)
         torch.manual_seed(options.seed)
