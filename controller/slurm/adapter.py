@@ -35,7 +35,7 @@ from controller.slurm.records import (
     slurm_node,
 )
 from controller.slurm.reserved import Reserved
-from controller.slurm.states import REQUEUED_HELD, job_state
+from controller.slurm.states import REHELD_WITHIN_SECONDS, REQUEUED_HELD, job_state
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +194,8 @@ class SlurmCluster:
         original = original_request(record.request)
         if original is None or (original.gpus_per_node is None and original.gpus is None):
             raise ClusterRefused(f"job {job_id}: its admin_comment does not say what its user asked for")
-        await self._transport.unbind(job_id, original)
+        released = 0.0 < record.begin_time - time.time() <= REHELD_WITHIN_SECONDS
+        await self._transport.unbind(job_id, original, begin_now=released)
 
     @_within_deadline("releasing job {}")
     async def release(self, job_id: JobId) -> None:

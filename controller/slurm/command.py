@@ -102,9 +102,9 @@ class CommandTransport:
             fields += [f"NumNodes={len(nodes)}", "TresPerJob="]
         await self._update(job_id, f"binding job {job_id}", fields)
 
-    async def unbind(self, job_id: JobId, original: Original) -> None:
-        """Make a pending job ask for what its user asked for."""
-        fields = [f"ReqNodeList={original.nodelist or ''}"]
+    async def unbind(self, job_id: JobId, original: Original, *, begin_now: bool) -> None:
+        """Make a pending job ask for what its user asked for. `begin_now`: nobody wishes its begin time."""
+        fields = [f"ReqNodeList={original.nodelist or ''}", *(["StartTime=now"] if begin_now else [])]
         if original.gpus_per_node is None:
             fields += ["TresPerNode=", f"TresPerJob=gres/gpu:{original.gpus}"]
         else:

@@ -15,6 +15,10 @@ REQUEUE_DELAY_LIMIT_SECONDS = 600
 """A job that the controller requeued may begin this long after that (Slurm's `requeue_delay`, 120 s unless
 set): a begin time that close to the submit time, which a requeue resets, is nobody's wish."""
 
+REHELD_WITHIN_SECONDS = 60
+"""The job_submit module puts the begin of a requeued job that its owner releases off by this: the controller
+holds it again meanwhile (gandiva_modify.lua)."""
+
 REQUEUED_HELD = "job requeued in held state"
 """The reason that slurmctld gives a job after `requeuehold`, from then on (also while it completes) until
 it is released."""

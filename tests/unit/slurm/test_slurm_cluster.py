@@ -64,8 +64,8 @@ class FakeTransport(CommandTransport):
     async def bind(self, job_id: JobId, gres: Sequence[str], nodes: Sequence[str], resize: bool) -> None:
         await self._did("bind", job_id, gres, nodes, resize)
 
-    async def unbind(self, job_id: JobId, original: Original) -> None:
-        await self._did("unbind", job_id, original)
+    async def unbind(self, job_id: JobId, original: Original, *, begin_now: bool) -> None:
+        await self._did("unbind", job_id, original, *(["begin now"] if begin_now else []))
 
     async def release(self, job_id: JobId) -> None:
         await self._did("release", job_id)
@@ -216,6 +216,16 @@ async def test_unbinding_gpus_per_job() -> None:
     transport = FakeTransport(job_record(request=request))
     await port(transport).unbind(JOB)
     assert transport.calls == [("unbind", JOB, Original(gpus=4))]
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(30, ["begin now"]), (-30, []), (3600, [])])
+async def test_the_begin_that_a_release_by_its_owner_has_put_off_is_now_again(
+    seconds: int, words: list[str]
+) -> None:
+    begin = round(time.time()) + seconds
+    transport = FakeTransport(job_record(begin_time=begin))
+    await port(transport).unbind(JOB)
+    assert transport.calls == [("unbind", JOB, Original(gpus_per_node=2, nodes=1), *words)]
 
 
 @pytest.mark.parametrize("request_", ["gandiva:", "gandiva:{}", 'gandiva:{"gpus":"many"}'])
