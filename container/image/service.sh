@@ -30,6 +30,17 @@ pid_file() {
     esac
 }
 
+# Whether this process has the word in its command line. In the middle of an exec it has none for a moment.
+has_word() {
+    local words i
+    for ((i = 0; i < 100; i++)); do
+        words=$({ tr '\0' ' ' < "/proc/$1/cmdline"; } 2> /dev/null) || return 1
+        [ -n "$words" ] && break
+        sleep 0.01
+    done
+    grep -q "$2" <<< "$words"
+}
+
 # The pid of the running daemon; fails where there is none (a pid file may be left over, its number reused).
 daemon_pid() {
     local pid expected=$name
@@ -38,8 +49,7 @@ daemon_pid() {
     mariadb) expected=mariadbd ;;
     gandiva) expected=gandiva ;;
     esac
-    pid=$(cat "$(pid_file "$@")" 2> /dev/null) && [ -n "$pid" ] &&
-        { tr '\0' ' ' < "/proc/$pid/cmdline"; } 2> /dev/null | grep -q "$expected" && echo "$pid" && return
+    pid=$(cat "$(pid_file "$@")" 2> /dev/null) && [ -n "$pid" ] && has_word "$pid" "$expected" && echo "$pid" && return
     # After `scontrol reconfigure` slurmd is another process, and its pid file lags behind.
     [ "$name" = slurmd ] && pgrep -o -f "^([^ ]*/)?slurmd -N $1\$"
 }

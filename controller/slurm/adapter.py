@@ -365,11 +365,11 @@ def measured(transport: CommandTransport, measures: Measures) -> CommandTranspor
     def timed(name: str) -> Callable[..., Awaitable[Any]]:
         call: Callable[..., Awaitable[Any]] = getattr(transport, name)
 
-        async def measured_call(*arguments: Any) -> Any:
+        async def measured_call(*arguments: Any, **named: Any) -> Any:
             began = time.perf_counter()
             outcome = "ok"
             try:
-                return await call(*arguments)
+                return await call(*arguments, **named)
             except BaseException as error:
                 outcome = _OUTCOME_OF.get(type(error), "error")
                 raise

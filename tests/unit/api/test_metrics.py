@@ -184,7 +184,7 @@ async def test_calls_to_slurm_by_outcome(
 ) -> None:
     class Fake:
         def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, None]]:
-            async def call(*_arguments: object) -> None:
+            async def call(*_arguments: object, **_named: object) -> None:
                 if failure is not None:
                     raise failure
 
@@ -195,11 +195,12 @@ async def test_calls_to_slurm_by_outcome(
         arguments: list[object] = [] if call == "load" else [JobId(1)]
         if call in ("bind", "unbind", "split", "end"):
             arguments.append(None)
+        named = {"begin_now": True} if call == "unbind" else {}
         if failure is None:
-            await getattr(transport, call)(*arguments)
+            await getattr(transport, call)(*arguments, **named)
         else:
             with pytest.raises(type(failure)):
-                await getattr(transport, call)(*arguments)
+                await getattr(transport, call)(*arguments, **named)
     counted = {
         (sample.labels["call"], sample.labels["outcome"]): sample.value
         for sample in families(metrics)["gandiva_slurm_calls"].samples
