@@ -35,32 +35,34 @@ static int set(spank_t spank, const char *name, const char *value)
 	return -1;
 }
 
-/* `text` with %n replaced by the node's name; -1 when that is too long or there is no usable name. */
-static int expand(spank_t spank, const char *text, char *out, size_t size)
+/*
+ * `text` with %n replaced by the node's name; -1 when that is too long or there is no usable name. The name is
+ * slurmstepd's own: in the step's environment it is the user's until task_init, or not there.
+ */
+static int expand(const char *text, char *out, size_t size)
 {
+	const char *node = getenv("SLURMD_NODENAME");
 	size_t used = 0;
 
 	out[0] = '\0';
 	for (const char *p = text; *p; p++) {
-		char node[256];
-		const char *piece = node;
+		const char *piece = p;
 		size_t length = 1;
 
 		if (p[0] == '%' && p[1] == 'n') {
 			p++;
-			if (spank_getenv(spank, "SLURMD_NODENAME", node, sizeof(node)) != ESPANK_SUCCESS || !*node ||
+			if (!node || !*node ||
 			    strspn(node, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") !=
 				    strlen(node))
 				return -1;
+			piece = node;
 			length = strlen(node);
-		} else {
-			node[0] = *p;
-			node[1] = '\0';
 		}
 		if (used + length + 1 > size)
 			return -1;
-		memcpy(out + used, piece, length + 1);
+		memcpy(out + used, piece, length);
 		used += length;
+		out[used] = '\0';
 	}
 	return 0;
 }
@@ -77,7 +79,7 @@ int gandiva_open_block(spank_t spank, const struct gandiva_args *args, char *pat
 	int n;
 
 	*folder = -1;
-	if (spank_get_item(spank, S_JOB_ID, &job_id) != ESPANK_SUCCESS || expand(spank, args->run_dir, root, sizeof(root))) {
+	if (spank_get_item(spank, S_JOB_ID, &job_id) != ESPANK_SUCCESS || expand(args->run_dir, root, sizeof(root))) {
 		slurm_error("gandiva: cannot tell the job's control block from run_dir=%s", args->run_dir);
 		return -1;
 	}

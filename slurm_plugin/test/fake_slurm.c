@@ -96,7 +96,8 @@ spank_err_t spank_getenv(spank_t spank, const char *name, char *buffer, int leng
 	const char *value = getenv(name);
 
 	(void) spank;
-	if (!value)
+	/* slurmstepd has it in its own environment; in the step's it comes late (26.05). */
+	if (!value || !strcmp(name, "SLURMD_NODENAME"))
 		return ESPANK_ENV_NOEXIST;
 	if (strlen(value) >= (size_t) length)
 		return ESPANK_NOSPACE;
