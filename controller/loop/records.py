@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Jobs as the reports show them, kept in the journal."""
 
+import math
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -27,8 +28,8 @@ class JobRecords:
         self._all = False
         self._first = True
         self._followed_at = journal.last_heartbeat() or 0.0
-        self._suspended = set(journal.suspended())
-        """Jobs that were suspended then, by Slurm."""
+        self._suspended = dict.fromkeys(journal.suspended(), math.inf)
+        """Jobs that Slurm suspended, until when they were seen so (inf: until the last look)."""
 
     def begin_again(self, job_id: JobId) -> None:
         """The next record of this id is of another job."""
@@ -59,9 +60,11 @@ class JobRecords:
             elif (request := self._requests.of(seen)) is not None:
                 self._write(self._record(seen, request, observer, now))
             if seen is not None and seen.state is JobState.SUSPENDED:
-                self._suspended.add(job_id)
+                self._suspended[job_id] = math.inf
+            elif seen is not None and seen.state is JobState.COMPLETING and job_id in self._suspended:
+                self._suspended[job_id] = min(self._suspended[job_id], self._followed_at)
             else:
-                self._suspended.discard(job_id)
+                self._suspended.pop(job_id, None)
         self._followed_at = now
 
     def _write(self, record: JobRecord) -> None:
@@ -86,7 +89,7 @@ class JobRecords:
         end = now if job.end_time is None else job.end_time
         if before is not None and before.end_time is not None and before.state == job.state_name:
             return max(end, before.end_time)
-        return max(end, min(self._followed_at, now)) if job.id in self._suspended else end
+        return max(end, min(self._suspended.get(job.id, 0.0), self._followed_at, now))
 
     def _record(self, job: SlurmJob, request: Request, observer: Observer, now: float) -> JobRecord:
         memory, measured = self._memory.of(job.id), observer.measured

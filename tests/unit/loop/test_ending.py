@@ -13,6 +13,7 @@ from controller.model import JobId
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.port import JobState
 from controller.slurm.simulated import SimulatedCluster
+from controller.slurm.simulated_job import SimulatedJob
 from tests.unit.loop.world import SLICE_SECONDS, World
 
 
@@ -44,12 +45,29 @@ def test_a_job_that_ends_before_slurm_suspends_it_is_no_failure(
     run_virtual(scenario())
 
 
+class Completes(SimulatedCluster):
+    """Where an epilog runs: for some seconds a job that is over is COMPLETING, with its end."""
+
+    def _end(self, job: SimulatedJob, state_name: str, end_time: float | None = None) -> None:
+        was_over = job.state is JobState.ENDED
+        super()._end(job, state_name, end_time)
+        if not was_over:
+            self._to(job, JobState.COMPLETING)
+            asyncio.get_running_loop().call_later(3, self._to, job, JobState.ENDED, state_name)
+
+
 @pytest.mark.parametrize("away", [False, True])
-def test_a_job_that_is_cancelled_while_it_is_suspended_ends_then(tmp_path: Path, away: bool) -> None:
+@pytest.mark.parametrize("kind", [SimulatedCluster, Completes])
+def test_a_job_that_is_cancelled_while_it_is_suspended_ends_then(
+    tmp_path: Path, away: bool, kind: type[SimulatedCluster]
+) -> None:
     """Slurm says when it was suspended last. `away`: no controller runs when it ends."""
 
     async def scenario() -> None:
         world = World(tmp_path, gpus=1)
+        ends = kind(world.cluster.nodes, world.cluster.costs)
+        world.cluster_port = world.cluster = world.nodes.cluster = ends
+        world.nodes.__post_init__()
         jobs = [world.submit(), world.submit()]
         world.start()
         await asyncio.sleep(1.9 * SLICE_SECONDS)
@@ -64,7 +82,7 @@ def test_a_job_that_is_cancelled_while_it_is_suspended_ends_then(tmp_path: Path,
             if away or number:
                 await asyncio.sleep(2)
                 world.start()
-            await asyncio.sleep(2)
+            await asyncio.sleep(4)
             rows = JournalReader(world.journal_path).jobs(JobFilter(), now=world.cluster.clock())
             (row,) = (row for row in rows if row.record.id == job)
             assert row.record.end_time == pytest.approx(ended_at, abs=2.5)
