@@ -1,15 +1,27 @@
 # SPDX-License-Identifier: MIT
-"""The processes of a launcher, one for each rank."""
+"""Child processes: of a launcher, one for each rank; and what Slurm's commands run in."""
 
+import os
 import signal
 import socket
 import subprocess
 import time
-from typing import Optional, Sequence
+from typing import Dict, Mapping, Optional, Sequence
 
 PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """What a launcher hands to its ranks, besides what ends it. (Unless a site sets SignalChildrenProcesses,
 Slurm's `--signal` and `scancel --signal` reach the launcher alone; cgroup.conf, Slurm 24.11.)"""
+
+_KEPT = ("HOME", "LD_LIBRARY_PATH", "PATH", "SLURM_CONF", "USER")
+"""Anything else (SQUEUE_STATES, SACCT_FORMAT, SLURM_JOB_ID, …) would change what the commands do or print."""
+
+
+def slurm_environment(environ: Mapping[str, str] = os.environ) -> Dict[str, str]:
+    """The environment that Slurm's commands run in. Times are in UTC: local ones are not clear in the hour
+    when clocks are set back."""
+    kept = {name: environ[name] for name in _KEPT if name in environ}
+    fixed = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard", "TZ": "UTC0"}
+    return {"PATH": "/usr/local/bin:/usr/bin:/bin", **kept, **fixed}
 
 
 def free_port() -> int:

@@ -17,10 +17,11 @@ reads. Standard library only.
 """
 
 import json
-import os
 import re
 import subprocess
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
+from typing import Any, Iterable, List, NamedTuple, Optional, Sequence
+
+from gandiva._processes import slurm_environment
 
 PREFIX = "gandiva-trial:"
 MIN_PRIORITY, MAX_PRIORITY = 0.01, 100.0
@@ -28,7 +29,6 @@ _REQUEST = "gandiva:"
 _WORD = re.compile(rf"(?:(?<=^)|(?<=[\s;])){PREFIX}[a-z0-9.,=]{{0,64}}(?=$|[\s;])")
 _NAME = re.compile(r"[A-Za-z0-9._+-]{1,64}")
 _JOB = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")
-_KEPT = ("HOME", "LD_LIBRARY_PATH", "PATH", "SLURM_CONF", "TZ", "USER")
 _DEADLINE_SECONDS = 60.0
 
 
@@ -183,17 +183,12 @@ def _number(value: Any) -> Optional[int]:
     return None if value is None else int(value)
 
 
-def _clean() -> Dict[str, str]:
-    """Without variables that change what Slurm's commands do or print, such as SQUEUE_STATES."""
-    return {**{name: os.environ[name] for name in _KEPT if name in os.environ}, "LC_ALL": "C"}
-
-
 def _run(command: Sequence[str], *, with_all: bool = False) -> str:
     """What a command prints. `with_all`: in the whole environment of this process."""
     try:
         done = subprocess.run(
             command,
-            env=None if with_all else _clean(),
+            env=None if with_all else slurm_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """States of jobs in Slurm's words; final ones, exit codes and array indices from slurmdbd, through sacct."""
 
-import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 from controller.errors import GandivaError
 from controller.slurm.port import JobState
 from controller.slurm.states import job_state
+from gandiva._processes import slurm_environment
 
 MAX_JOBS_PER_CALL = 500
 MAX_OUTPUT_BYTES = 8 << 20
@@ -70,23 +70,22 @@ def last_ends(job_ids: Sequence[int], *, deadline_seconds: float = 5.0) -> Mappi
 
 
 def _sacct(options: Sequence[str], deadline_seconds: float) -> str:
-    # The user's own sacct settings would change its output.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SACCT_")}
-    environment |= {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
-    output = run_command(["sacct", "-n", "-P", *options], deadline_seconds, environment)
+    output = run_command(["sacct", "-n", "-P", *options], deadline_seconds)
     if len(output) > MAX_OUTPUT_BYTES:
         raise CommandFailed(f"sacct printed more than {MAX_OUTPUT_BYTES >> 20} MiB")
     return output
 
 
-def run_command(
-    command: Sequence[str], deadline_seconds: float, environment: Mapping[str, str] | None = None
-) -> str:
-    """What one of Slurm's commands prints. Raises CommandFailed."""
+def run_command(command: Sequence[str], deadline_seconds: float) -> str:
+    """What one of Slurm's commands prints, times in UTC. Raises CommandFailed."""
     name = Path(command[0]).name
     try:
         done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=deadline_seconds
+            command,
+            env=slurm_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=deadline_seconds,
         )
     except subprocess.TimeoutExpired:
         raise CommandFailed(f"{name} did not answer within {deadline_seconds:g} s") from None
@@ -110,7 +109,7 @@ def _parse(output: str) -> Iterator[tuple[int, Accounting]]:
 
 def _time(text: str) -> float | None:
     try:
-        return datetime.fromisoformat(text).timestamp()
+        return datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp()
     except (ValueError, OverflowError):
         return None  # Unknown, None
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A job as `scontrol show job` on this host has it. Some of its text comes from users."""
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ def ask_slurm(job: str) -> list[SlurmJob]:
     knows none or does not answer: it purges jobs soon after their end, and not all hosts have scontrol."""
     command = ["scontrol", "--oneliner", "show", "job", job]
     try:
-        output = run_command(command, DEADLINE_SECONDS, {**os.environ, "SLURM_TIME_FORMAT": "standard"})
+        output = run_command(command, DEADLINE_SECONDS)
     except CommandFailed:
         return []
     found = [_parse(line) for line in output.splitlines()]

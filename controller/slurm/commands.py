@@ -4,22 +4,12 @@ Slurm's errors mean: numbers and messages, sorted by what the caller can do abou
 
 import asyncio
 import contextlib
-import os
-from collections.abc import Mapping
 
 from controller.errors import ClusterError, ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import JobId
-
-_KEPT = ("HOME", "LD_LIBRARY_PATH", "PATH", "SLURM_CONF", "TZ")
-"""Anything else (SQUEUE_STATES, SLURM_JOB_ID, …) would change what the commands do or print."""
+from gandiva._processes import slurm_environment
 
 _REAP_SECONDS = 1.0
-
-
-def clean_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment Slurm's commands run in."""
-    kept = {name: environment[name] for name in _KEPT if name in environment}
-    return {"PATH": "/usr/local/bin:/usr/bin:/bin", **kept, "LC_ALL": "C"}
 
 
 async def run(*argv: str, what: str, job_id: JobId | None = None) -> str:
@@ -34,7 +24,7 @@ async def run(*argv: str, what: str, job_id: JobId | None = None) -> str:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=clean_environment(),
+            env=slurm_environment(),
         )
     except OSError as error:
         advice = "has this host too little memory, or the controller too many processes or open files?"

@@ -24,6 +24,7 @@ from controller.model import GpuId, JobId
 from controller.slurm.command import CommandTransport, Load
 from controller.slurm.commands import error_of_number
 from controller.slurm.raw import JobRecord, NodeRecord
+from gandiva._processes import slurm_environment
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +188,7 @@ class _Worker:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 cwd="/",  # -m looks for modules in the working directory first.
-                env={**os.environ, "PYTHONPATH": path},
+                env={**slurm_environment(), "PYTHONPATH": path},
             )
         except OSError as error:
             raise ClusterUnavailable(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Stands in for pyslurm in the worker process. What it does is in the file that FAKE_PYSLURM names."""
+"""Stands in for pyslurm in the worker process. What it does is in the file `plan` beside it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 __version__ = "0.0"
-_FILE = Path(os.environ["FAKE_PYSLURM"])
+_FILE = Path(__file__).with_name("plan")
 _START: str = json.loads(_FILE.read_text()).get("start", "")
 
 if _START == "exit":

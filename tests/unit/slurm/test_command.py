@@ -16,7 +16,7 @@ from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import JobId
 from controller.slurm.adapter import open_cluster
 from controller.slurm.command import CommandTransport
-from controller.slurm.commands import clean_environment, run
+from controller.slurm.commands import run
 from controller.slurm.records import Original
 from tests.unit.slurm import recordings
 from tests.unit.slurm.factories import job_record
@@ -60,11 +60,6 @@ def known(*job_ids: int) -> CommandTransport:
     transport = CommandTransport()
     transport.remember([job_record(id=job_id) for job_id in job_ids])
     return transport
-
-
-def test_the_environment_cannot_change_what_commands_print() -> None:
-    environment = {"PATH": "/bin", "SQUEUE_STATES": "RUNNING", "SLURM_CONF": "/x", "LANG": "de_DE.UTF-8"}
-    assert clean_environment(environment) == {"PATH": "/bin", "SLURM_CONF": "/x", "LC_ALL": "C"}
 
 
 async def test_reading_everything(fake: Fake) -> None:

@@ -46,7 +46,6 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     source = Path(__file__).with_name("fake_pyslurm.py").read_text()
     (tmp_path / "pyslurm.py").write_text(source)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("FAKE_PYSLURM", str(tmp_path / "plan"))
     monkeypatch.chdir(tmp_path)
 
     def set_plan(**steps: Any) -> None:
@@ -417,3 +416,14 @@ async def test_a_host_that_starts_no_more_processes_is_slurm_out_of_reach(
         with pytest.raises(ClusterUnavailable, match="cannot start a pyslurm worker: Resource temp"):
             await transport.suspend(JOB)
     await transport.suspend(JOB)
+
+
+async def test_the_workers_have_slurms_environment(
+    plan: Plan, transport: PyslurmTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JWT", "another's")
+    plan(Jobs_load={"jobs": []}, Nodes_load={"nodes": [NODE]})
+    await transport.load()
+    (process,) = (worker._process for worker in transport._all if worker._process)
+    environ = Path(f"/proc/{process.pid}/environ").read_bytes()  # noqa: ASYNC240
+    assert b"TZ=UTC0" in environ and b"SLURM_JWT" not in environ
