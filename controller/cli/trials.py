@@ -87,12 +87,17 @@ def _priority(text: str) -> float:
 def run_list(args: argparse.Namespace) -> int:
     import json
 
+    from controller.cli.report import accounting_of
     from controller.journal import JobFilter
+    from controller.reports.report import join
+    from controller.reports.row import UNSEEN
     from controller.reports.trials import trial_json, trial_lines, trial_rows
 
     api = client(args)
     users = () if args.allusers else (args.user or own_name(),)
     jobs = api.jobs(JobFilter(users=users, limit=args.limit))
+    vanished = accounting_of([job for job in jobs.jobs if job.state == UNSEEN])
+    jobs = jobs.model_copy(update={"jobs": [row.settled for row in join(jobs, vanished)]})
     rows = trial_rows(jobs, api.gpus(), args.searches)
     shown = trial_lines(rows, header=not args.noheader, delimiter="|" if args.parsable2 else None)
     for line in (json.dumps(trial_json(row)) for row in rows) if args.json else shown:

@@ -7,12 +7,15 @@ The controller, slurmctld and home folders on a network can be slow: only the po
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from controller.api.client import ApiClient
 from controller.api.messages import ExplainMessage
 from controller.errors import GandivaError
 from controller.reports.explain import explain
+from controller.reports.report import account
+from controller.reports.sacct import Accounting, CommandFailed
 from controller.reports.slurm_job import SlurmJob, ask_slurm
 from controller.reports.text import clean
 
@@ -30,6 +33,8 @@ class Detail:
     slurm: SlurmJob | None = None
     output: tuple[str, ...] = ()
     """Its last lines, or why they cannot be shown."""
+    accounting: Accounting | None = None
+    """Of a job that is over."""
 
 
 def ask(client: ApiClient, job_id: int) -> Detail:
@@ -39,15 +44,20 @@ def ask(client: ApiClient, job_id: int) -> Detail:
     except GandivaError as error:
         return Detail(job_id, problem=str(error))
     slurm = next((one for one in ask_slurm(str(job_id)) if one.job_id == job_id), None)
-    path = slurm.output_path if slurm else ""
-    return Detail(job_id, answer, "", slurm, _tail(path) if path else ())
+    path, accounting = slurm.output_path if slurm else "", None
+    if answer.live is None and answer.job is not None:
+        with suppress(CommandFailed):
+            accounting = account([answer.job]).get(job_id)
+    return Detail(job_id, answer, "", slurm, _tail(path) if path else (), accounting)
 
 
 def lines(detail: Detail, columns: int) -> Iterator[str]:
     if detail.answer is None:
         yield detail.problem or f"Asking about job {detail.job_id}"
         return
-    yield from explain(detail.answer, rows=_ROWS, columns=columns, slurm=detail.slurm)
+    yield from explain(
+        detail.answer, rows=_ROWS, columns=columns, slurm=detail.slurm, accounting=detail.accounting
+    )
     live = detail.answer.live
     if live is not None:
         yield ""

@@ -103,6 +103,24 @@ def test_list(capsys: pytest.CaptureFixture[str], url: str) -> None:
     assert max(map(len, lines)) <= 80
 
 
+def test_a_trial_that_vanished_has_slurms_state(
+    capsys: pytest.CaptureFixture[str], url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with Journal(tmp_path / "journal") as journal:
+        journal.upsert_job(
+            JobRecord(
+                id=JobId(1), user="alice", gpus=1, submit_time=100.0, end_time=900.0, state="UNKNOWN",
+                request={"search": "lr"},
+            )
+        )  # fmt: skip
+    (tmp_path / "sacct").write_text("#!/bin/sh\necho '1|1|CANCELLED by 7|0:0|Unknown|Unknown'\n")
+    (tmp_path / "sacct").chmod(0o755)
+    _, out, _ = run(capsys, "list", "-n", "-P", "-u", "alice", "--url", url)
+    rows = [line.split("|") for line in out.splitlines()]
+    assert [(row[1], row[3]) for row in rows] == [("2", "PENDING"), ("1", "CANCELLED by 7")]
+
+
 @pytest.mark.parametrize(
     ("options", "jobs"),
     [

@@ -23,7 +23,7 @@ from controller.reports.top.frame import Frame, Page, View, matches, ordered
 from controller.reports.top.screen import _keys_in, _read_keys
 from controller.reports.top.view import ASCII, UNICODE, Order, spark
 
-from .test_words_about_jobs import EVIL, NOW, QUEUED, SUSPENDED, live, message
+from .test_words_about_jobs import EVIL, NOW, QUEUED, SUSPENDED, job, live, message
 
 
 class Screen:
@@ -221,6 +221,21 @@ def test_the_end_of_the_output(
     detail = ask(Client(), 7)
     assert detail.slurm is not None and detail.slurm.output_path == f"{tmp_path}/my job.out"
     assert detail.output == shown
+
+
+def test_a_job_that_is_over_is_told_of_as_in_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Over(Client):
+        def explain(self, job_id: int) -> ExplainMessage:
+            return ExplainMessage(time=NOW, job=job(job_id=job_id, state="UNKNOWN", end_time=NOW - 5))
+
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert "is over: UNKNOWN" in "\n".join(lines(ask(Over(), 7), 80)), "without sacct"
+    (tmp_path / "sacct").write_text("#!/bin/sh\necho '7|7|FAILED|255:0|Unknown|Unknown'\n")
+    (tmp_path / "sacct").chmod(0o755)
+    said = "\n".join(lines(ask(Over(), 7), 80))
+    assert "is over: FAILED" in said and "exit code 255:0" in said
 
 
 def test_output_that_is_a_pipe_or_not_ours_or_unknown(
