@@ -99,7 +99,7 @@ def _run(args: argparse.Namespace) -> int:
     from controller.simulation.driver import Simulation
     from controller.simulation.ground_truth import Throughputs, read_throughputs
     from controller.simulation.oracle import read_declared
-    from controller.simulation.traces import read_trace
+    from controller.simulation.traces import LeftOut, in_words, read_trace
 
     entries = [Entry(args.policy)] if args.compare is None else compared(args.compare)
     chosen = {
@@ -113,7 +113,10 @@ def _run(args: argparse.Namespace) -> int:
     cluster = parse_cluster(args.cluster, args.gpus_per_node)
     throughputs = read_throughputs(args.throughputs) if args.throughputs else Throughputs()
     rates = read_declared(args.rates, types={}, gpus_per_node=args.gpus_per_node) if args.rates else {}
-    jobs = read_trace(args.trace, args.trace_format)
+    left_out = LeftOut()
+    jobs = read_trace(args.trace, args.trace_format, left_out)
+    if words := in_words(left_out):
+        print(f"gandiva: {args.trace}: {len(jobs)} jobs are read; left out: {words}", file=sys.stderr)
     simulations = []
     for entry, settings in chosen.items():
         label = entry.label or settings.policy.name

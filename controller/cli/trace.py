@@ -2,20 +2,22 @@
 """`gandiva trace`: traces for `gandiva simulate` from a site's own records."""
 
 import argparse
+import os
 import sys
+import time
 from pathlib import Path
 
-from controller.cli.common import Subparsers, add_options, new_parser
+from controller.cli.common import Subparsers, add_options, new_parser, own_name
 from controller.cli.outputs import STANDARD_OUTPUT, check_outputs, output_path, writing
 from controller.errors import GandivaError
 
-FIELDS = "JobID,Submit,Start,End,ElapsedRaw,AllocTRES,ReqTRES,State,User,Account,Partition"
-_ALLOCATED = FIELDS.split(",").index("AllocTRES")
+FIELDS = "JobID,Submit,Start,End,ElapsedRaw,AllocTRES,ReqTRES,State,User,Account,Partition,QOS"
+_ALLOCATED, _ASKED, _USER = (FIELDS.split(",").index(name) for name in ("AllocTRES", "ReqTRES", "User"))
 
 _ABOUT = """\
 Writes the site's own jobs between two times as a trace: `sacct --allusers --parsable2 --allocations` with the
-fields that `gandiva simulate --trace-format sacct` reads. Jobs that ran under Gandiva, to which Slurm gave
-shards, count with the GPUs they asked for. Needs no controller."""
+fields that `gandiva simulate --trace-format sacct` reads, its times in UTC. Jobs that ran under Gandiva, to
+which Slurm gave shards, count with the GPUs they asked for. Needs no controller."""
 
 _EXAMPLES = """\
   gandiva trace sacct -S 2026-10-01 -E 2026-11-01 > october.txt
@@ -48,29 +50,43 @@ def run(args: argparse.Namespace) -> int:
     import tempfile
 
     from controller.reports.sacct import run_command
-    from controller.simulation.traces import read_trace
-    from controller.simulation.traces.base import TraceError
+    from controller.reports.units import several
+    from controller.reports.when import parse_time
+    from controller.simulation.traces import LeftOut, NoJobs, TraceError, in_words, read_trace
 
     check_outputs({"--output": args.output}, {})
+    now, asked = time.time(), {"starttime": args.starttime, "endtime": args.endtime}
     command = [args.sacct, "--allusers", "--allocations", "--parsable2", f"--format={FIELDS},AdminComment"]
-    command += [f"--starttime={args.starttime}", f"--endtime={args.endtime}"]
+    for option, text in asked.items():
+        # Slurm's commands run in UTC here; what its user writes is local time.
+        command.append(f"--{option}={time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(parse_time(text, now)))}")
     if args.partition:
         command.append(f"--partition={args.partition}")
-    answer = run_command(command, 600)
-    trace = "".join(map(_line, answer.splitlines()))
+    answer = run_command(command, 600).splitlines()
+    trace = "".join(map(_line, answer))
+    left_out = LeftOut()
     # A trace that cannot be read back must not be written.
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as checked:
         checked.write(trace)
         checked.flush()
         try:
-            jobs = read_trace(Path(checked.name), "sacct")
+            jobs = read_trace(Path(checked.name), "sacct", left_out)
         except TraceError as error:
             message = str(error).replace(checked.name, f"sacct from {args.starttime} to {args.endtime}")
-            raise GandivaError(f"{message} (you may not be allowed to see the jobs of others)") from error
+            if isinstance(error, NoJobs) and os.geteuid() != 0 and _users(answer) <= {own_name()}:
+                message += " (you may not be allowed to see the jobs of others)"
+            raise GandivaError(message) from error
     with writing(args.output) as file:
         file.write(trace)
-    print(f"gandiva: {len(jobs)} jobs with GPUs", file=sys.stderr)
+    words = in_words(left_out)
+    text = f"gandiva: {several(len(jobs), 'job')} with GPUs" + (f"; left out: {words}" if words else "")
+    print(text, file=sys.stderr)
     return 0
+
+
+def _users(lines: list[str]) -> set[str]:
+    """Whose jobs these lines of sacct are, below its header."""
+    return {line.split("|")[_USER] for line in lines[1:] if line.strip()}
 
 
 def _line(line: str) -> str:
@@ -87,11 +103,14 @@ def _line(line: str) -> str:
     comment = values.pop()
     if is_gandiva(comment) and values[_ALLOCATED]:
         try:
-            gpus = parse_request(comment).size.wanted
+            request = parse_request(comment)
         except InvalidRequest as error:
             text = f"gandiva: job {values[0]}: its request is invalid ({error}); left as it is"
             print(text, file=sys.stderr)
         else:
-            kept = [one for one in values[_ALLOCATED].split(",") if not one.startswith("gres/")]
-            values[_ALLOCATED] = ",".join([*kept, f"gres/gpu={gpus}"])
+            asked = [f"gres/gpu={request.size.wanted}"]
+            asked += [f"gres/gpu:{kind}={request.size.wanted}" for kind in request.gpu_types]
+            kept = [one for one in values[_ALLOCATED].split(",") if not one.startswith(("gres/", "node="))]
+            kept += [f"node={request.nodes}"] if request.nodes else []
+            values[_ALLOCATED], values[_ASKED] = ",".join([*kept, asked[0]]), ",".join(asked)
     return "|".join(values) + "\n"

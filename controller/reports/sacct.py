@@ -8,8 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from controller.errors import GandivaError
-from controller.slurm.port import JobState
-from controller.slurm.states import job_state
+from controller.slurm.states import is_final as is_final
 from gandiva._processes import slurm_environment
 
 MAX_JOBS_PER_CALL = 500
@@ -125,9 +124,3 @@ def parse_state(word: str) -> str:
         return state
     known = ", ".join(f"{code} ({name})" for code, name in CODES.items())
     raise InvalidState(f"{word[:40]!r} is not a job state; the states are {known}")
-
-
-def is_final(state: str) -> bool:
-    """Whether a job in this state (as sacct words it, `CANCELLED by 1000`) is over."""
-    word = state.partition(" ")[0]
-    return bool(word) and job_state((word,)) in (None, JobState.ENDED)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from controller.errors import GandivaError
@@ -55,7 +56,7 @@ class Workload:
         self._work: dict[JobId, float] = {}
         """Seconds on the reference type."""
         self._jobs: dict[JobId, TraceJob] = {}
-        for number, job in enumerate(jobs, start=1):
+        for number, job in enumerate(map(self._here, jobs), start=1):
             work = self._work_of(job)
             if work is not None:
                 self._jobs[JobId(number)], self._work[JobId(number)] = job, work
@@ -129,6 +130,17 @@ class Workload:
             spread=spread,
             beside=[(other.model, other.gpus) for other in others],
             size=size,
+        )
+
+    def _here(self, job: TraceJob) -> TraceJob:
+        """The job without what this cluster does not know, if its trace is a record of another one."""
+        if not job.recorded:
+            return job
+        known = {name for node in self._cluster.nodes for name in node.partitions or ()}
+        return replace(
+            job,
+            gpu_types=tuple(kind for kind in job.gpu_types if kind in self._types),
+            partition=",".join(name for name in job.partition.split(",") if name in known),
         )
 
     def _usable(self, job: TraceJob) -> tuple[str, ...]:

@@ -77,6 +77,12 @@ def job_state(words: Collection[str]) -> JobState | None:
     return next((state for state in _WORDS if state in known), None)
 
 
+def is_final(state: str) -> bool:
+    """Whether a job in this state (as sacct words it, `CANCELLED by 1000`) is over."""
+    word = state.partition(" ")[0]
+    return bool(word) and job_state((word,)) in (None, JobState.ENDED)
+
+
 def state_name(words: Sequence[str]) -> str:
     """The one word Slurm's own tools would show for the state."""
     state = job_state(words)

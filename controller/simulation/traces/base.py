@@ -7,10 +7,11 @@ import io
 import math
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, TypeAlias
 
 from controller.errors import GandivaError
 
@@ -33,6 +34,19 @@ class TraceError(GandivaError):
         self.column = column
 
 
+class NoJobs(TraceError):
+    """There is none in it, or none that counts."""
+
+
+LeftOut: TypeAlias = Counter[str]
+"""How many rows of a trace do not count, by what they are, such as `without GPUs`."""
+
+
+def in_words(left_out: LeftOut) -> str:
+    """`3 without GPUs, 1 that never ran`; empty: none."""
+    return ", ".join(f"{count} {what}" for what, count in left_out.items() if count)
+
+
 @dataclass(frozen=True, slots=True)
 class TraceJob:
     """One job of a trace."""
@@ -42,6 +56,7 @@ class TraceJob:
     submit_seconds: float
     """Since the first submission or the trace's own zero."""
     gpus: int
+    """0: it is left out."""
     duration_seconds: float | None
     """On its GPUs, undisturbed. None: it follows from steps and a table of throughputs."""
     line: int
@@ -63,6 +78,8 @@ class TraceJob:
     has_store: bool | None = None
     """Its sessions have a checkpoint store. None: as the settings say."""
     gpus_column: str = "gpus"
+    recorded: bool = False
+    """It ran on a cluster: types and partitions that another one does not have do not count there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +109,9 @@ class Row:
             raise TraceError(self.path, self.line, column, problem)
         return value
 
-    def count(self, column: str, high: int = MAX_GPUS) -> int:
-        """A whole number from 1 to high."""
-        value = self.number(column, 1, high)
+    def count(self, column: str, low: int = 1) -> int:
+        """A whole number from low to MAX_GPUS."""
+        value = self.number(column, low, MAX_GPUS)
         if value != int(value):
             problem = f"{_shown(self.values[column])} is not a whole number"
             raise TraceError(self.path, self.line, column, problem)
@@ -199,7 +216,7 @@ def read_table(
         if not seen:
             only_header = not header and names is not None
             problem = "no jobs: the file is empty" + (" but for its header" if only_header else "")
-            raise TraceError(path, 1, "", problem)
+            raise NoJobs(path, 1, "", problem)
 
 
 def _check_header(

@@ -3,6 +3,7 @@
 
 import datetime
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -11,25 +12,29 @@ from pathlib import Path
 from controller.simulation.traces.base import (
     MAX_GPUS,
     UNREADABLE,
+    LeftOut,
+    NoJobs,
     Row,
     TraceError,
     TraceJob,
     check_unique,
+    in_words,
     open_text,
     read_table,
 )
+from controller.slurm.states import is_final
 
 _MODEL = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
-def tiresias(path: Path, hint: str) -> list[TraceJob]:
+def tiresias(path: Path, hint: str, _left_out: LeftOut) -> list[TraceJob]:
     """CSV `job_id,num_gpu,submit_time,iterations,model_name,duration,interval`; times in seconds."""
     needed = ("job_id", "num_gpu", "submit_time", "duration")
     jobs = [
         TraceJob(
             id=row.text("job_id"),
             submit_seconds=row.number("submit_time"),
-            gpus=row.count("num_gpu"),
+            gpus=row.count("num_gpu", 0),
             duration_seconds=row.positive("duration"),
             line=row.line,
             model=model_slug(row.values.get("model_name", "")),
@@ -57,13 +62,13 @@ _GAVEL = (
 )
 
 
-def gavel(path: Path, hint: str) -> list[TraceJob]:
+def gavel(path: Path, hint: str, _left_out: LeftOut) -> list[TraceJob]:
     """Gavel's tab-separated lines without a header. Durations follow from a table of throughputs."""
     return [
         TraceJob(
             id=str(number),
             submit_seconds=row.number("arrival_time"),
-            gpus=row.count("scale_factor"),
+            gpus=row.count("scale_factor", 0),
             duration_seconds=None,
             line=row.line,
             model=row.text("job_type"),
@@ -77,7 +82,7 @@ def gavel(path: Path, hint: str) -> list[TraceJob]:
     ]
 
 
-def philly(path: Path, hint: str) -> list[TraceJob]:
+def philly(path: Path, hint: str, _left_out: LeftOut) -> list[TraceJob]:
     """CSV `timestamp,duration,num_gpus[,gpu_time,cluster]`, sorted by time here; durations at least 1 s."""
     rows: list[tuple[datetime.datetime, Row]] = []
     needed = ("timestamp", "duration", "num_gpus")
@@ -89,7 +94,7 @@ def philly(path: Path, hint: str) -> list[TraceJob]:
         TraceJob(
             id=str(number),
             submit_seconds=(moment - zero).total_seconds(),
-            gpus=row.count("num_gpus"),
+            gpus=row.count("num_gpus", 0),
             duration_seconds=max(1.0, float(int(row.number("duration")))),
             line=row.line,
             user=_MODEL.sub("-", row.values.get("cluster", "") or "user"),
@@ -99,52 +104,83 @@ def philly(path: Path, hint: str) -> list[TraceJob]:
     ]
 
 
-_TRES_GPUS = re.compile(r"(?:^|,)gres/gpu=(\d+)(?:,|$)")
-_TRES_TYPED = re.compile(r"(?:^|,)gres/gpu:[^=,]+=(\d+)")
+_TRES_GPUS = re.compile(r"(?:^|,)gres/gpu(?::([^=,]*))?=([0-9]+)(?=,|$)")
+_TRES_NODES = re.compile(r"(?:^|,)node=([0-9]{1,7})(?=,|$)")
+_GPU_OF_ITS_OWN = re.compile(r"_[0-9]{1,2}$")
+"""What Gandiva's configuration of Slurm adds to a type: the number of the GPU."""
+_ELAPSED = re.compile(r"(?:(?:([0-9]{1,6})-)?([0-9]{1,3}):)?([0-9]{1,2}):([0-9]{2})(?:\.[0-9]+)?", re.ASCII)
 
 
-def sacct(path: Path, hint: str) -> list[TraceJob]:
-    """What `gandiva trace sacct` writes: `sacct --parsable2` with at least JobID, Submit, ElapsedRaw and
-    AllocTRES (or ReqTRES). Steps, jobs that never ran and jobs without GPUs are left out."""
-    needed = ("JobID", "Submit", "ElapsedRaw", "AllocTRES")
+def sacct(path: Path, hint: str, left_out: LeftOut) -> list[TraceJob]:
+    """What `gandiva trace sacct` writes: `sacct --parsable2` with at least JobID, Submit, ElapsedRaw or
+    Elapsed, and AllocTRES. Steps are no jobs. Left out are jobs that have not ended or never ran, and
+    components of heterogeneous jobs, which cannot be time-sliced."""
+    needed = ("JobID", "Submit", "AllocTRES")
     found: list[tuple[datetime.datetime, TraceJob]] = []
-    optional = ("ReqTRES", "User", "Account")
+    optional = ("ReqTRES", "ElapsedRaw", "Elapsed", "User", "Account", "QOS", "Partition")
     for row in read_table(path, delimiter="|", needed=needed, optional=optional, others=True, hint=hint):
-        if "." in row.values["JobID"]:
+        job_id, said = row.text("JobID"), {name: text.strip() for name, text in row.values.items()}
+        if "." in job_id:
             continue
-        tres = row.values["AllocTRES"] or row.values.get("ReqTRES", "")
-        gpus = _tres_gpus(row, _TRES_GPUS.findall(tres)) or _tres_gpus(row, _TRES_TYPED.findall(tres))
-        elapsed_seconds = row.number("ElapsedRaw")
-        if not gpus or not elapsed_seconds:
-            continue
-        job = TraceJob(
-            id=row.text("JobID"),
-            submit_seconds=0.0,
-            gpus=gpus,
-            duration_seconds=elapsed_seconds,
-            line=row.line,
-            user=row.values.get("User", "") or "user",
-            account=row.values.get("Account", "").strip(),
-            gpus_column="AllocTRES",
-        )
-        found.append((_moment(row, "Submit"), job))
-    if not found:
-        raise TraceError(path, 1, "AllocTRES", "no job in it ran on GPUs (gres/gpu=N)")
+        tres = said["AllocTRES"] or said.get("ReqTRES", "")
+        gpus, types = _tres_gpus(row, tres)
+        if not is_final(said.get("State") or "COMPLETED") or said.get("End") == "Unknown":
+            left_out["that had not ended"] += 1
+        elif "+" in job_id:
+            left_out["components of heterogeneous jobs"] += 1
+        elif not (elapsed_seconds := _elapsed_seconds(row)):
+            left_out["that never ran"] += 1
+        else:
+            nodes = _TRES_NODES.search(f"{tres},node={said.get('NNodes', '')}")
+            spread = int(nodes[1]) if nodes else 0
+            job = TraceJob(
+                id=job_id,
+                submit_seconds=0.0,
+                gpus=gpus,
+                duration_seconds=elapsed_seconds,
+                line=row.line,
+                user=said.get("User", "") or "user",
+                account=said.get("Account", ""),
+                qos=said.get("QOS", ""),
+                partition=said.get("Partition", ""),
+                nodes=spread if spread and gpus % spread == 0 else None,
+                gpu_types=_tres_gpus(row, said["ReqTRES"])[1] if said.get("ReqTRES") else types,
+                gpus_column="AllocTRES",
+                recorded=True,
+            )
+            found.append((_moment(row, "Submit"), job))
     check_unique(path, [job for _, job in found], "JobID")
     found.sort(key=lambda item: item[0])
-    zero = found[0][0]
-    return [replace(job, submit_seconds=(moment - zero).total_seconds()) for moment, job in found]
+    return [replace(job, submit_seconds=(at - found[0][0]).total_seconds()) for at, job in found]
 
 
-def _tres_gpus(row: Row, counts: list[str]) -> int:
-    """Their sum. Raises TraceError; a number of 5,000 digits is none for Python either."""
-    gpus = sum(int(count) if len(count) < 9 else MAX_GPUS + 1 for count in counts)
+def _elapsed_seconds(row: Row) -> float:
+    """In sacct's two columns for it."""
+    if row.values.get("ElapsedRaw", "").strip():
+        return row.number("ElapsedRaw")
+    if "Elapsed" not in row.values:
+        raise TraceError(row.path, row.line, "ElapsedRaw", "is empty, or not there, nor is Elapsed")
+    match = _ELAPSED.fullmatch(row.text("Elapsed"))
+    if match is None:
+        problem = f"{row.text('Elapsed')[:40]!r} is not a time such as 1-02:03:04"
+        raise TraceError(row.path, row.line, "Elapsed", problem)
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _tres_gpus(row: Row, tres: str) -> tuple[int, tuple[str, ...]]:
+    """How many, and each type of which there are as many. Raises TraceError; a number of 5,000 digits is none
+    for Python either."""
+    counts: Counter[str] = Counter()
+    for gpu_type, count in _TRES_GPUS.findall(tres):
+        counts[_GPU_OF_ITS_OWN.sub("", gpu_type)] += int(count) if len(count) < 9 else MAX_GPUS + 1
+    gpus = counts.pop("", 0) or sum(counts.values())
     if gpus > MAX_GPUS:
         raise TraceError(row.path, row.line, "AllocTRES", f"more than {MAX_GPUS} GPUs")
-    return gpus
+    return gpus, tuple(gpu_type for gpu_type, count in counts.items() if count == gpus)
 
 
-def native(path: Path, hint: str) -> list[TraceJob]:
+def native(path: Path, hint: str, _left_out: LeftOut) -> list[TraceJob]:
     """CSV `job_id,submit_seconds,duration_seconds,gpus` and, if wanted,
     `nodes,model,user,account,qos,partition,weight,gpu_types,pack,max_gpus,store` (several types with `+`
     between them; pack and store: yes or no)."""
@@ -164,7 +200,7 @@ def native(path: Path, hint: str) -> list[TraceJob]:
     )
     jobs = []
     for row in read_table(path, delimiter=",", needed=needed, optional=optional, hint=hint):
-        gpus = row.count("gpus")
+        gpus = row.count("gpus", 0)
         nodes = row.count("nodes") if row.values.get("nodes", "").strip() else None
         if nodes is not None and gpus % nodes:
             raise TraceError(
@@ -212,7 +248,7 @@ def _moment(row: Row, column: str) -> datetime.datetime:
     return moment if moment.tzinfo is None else moment.astimezone(datetime.timezone.utc).replace(tzinfo=None)
 
 
-FORMATS: Mapping[str, Callable[[Path, str], list[TraceJob]]] = {
+FORMATS: Mapping[str, Callable[[Path, str, LeftOut], list[TraceJob]]] = {
     "gavel": gavel,
     "tiresias": tiresias,
     "philly": philly,
@@ -234,7 +270,7 @@ def guess(path: Path) -> str | None:
     for name, columns in (
         ("tiresias", {"job_id", "num_gpu", "duration"}),
         ("philly", {"timestamp", "num_gpus"}),
-        ("sacct", {"JobID", "ElapsedRaw"}),
+        ("sacct", {"JobID", "Submit", "AllocTRES"}),
         ("native", {"job_id", "submit_seconds", "gpus"}),
     ):
         if columns <= names:
@@ -242,10 +278,15 @@ def guess(path: Path) -> str | None:
     return None
 
 
-def read_trace(path: Path, trace_format: str) -> list[TraceJob]:
-    """All jobs, by submission. Raises TraceError naming line and column, or GandivaError."""
+def read_trace(path: Path, trace_format: str, left_out: LeftOut | None = None) -> list[TraceJob]:
+    """All jobs with GPUs, by submission. `left_out`: has the others added. Raises TraceError naming line and
+    column (NoJobs: there are none), or GandivaError."""
     looks_like = guess(path)
     hint = f"; it looks like --trace-format {looks_like}" if looks_like not in (None, trace_format) else ""
-    jobs = FORMATS[trace_format](path, hint)
-    jobs.sort(key=lambda job: job.submit_seconds)
+    left_out = Counter() if left_out is None else left_out
+    found = FORMATS[trace_format](path, hint, left_out)
+    jobs = sorted((job for job in found if job.gpus), key=lambda job: job.submit_seconds)
+    left_out["without GPUs"] += len(found) - len(jobs)
+    if not jobs:
+        raise NoJobs(path, 1, "", f"no job in it ran on GPUs; left out: {in_words(left_out)}")
     return jobs

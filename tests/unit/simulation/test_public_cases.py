@@ -26,6 +26,27 @@ def test_a_gang_that_no_gpu_type_has_room_for_is_refused(
 
 
 @pytest.mark.public
+def test_sacct_writes_its_elapsed_times_in_words_too(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--trace", str(PUBLIC / "elapsed-only.sacct"), "--trace-format", "sacct", "--cluster", "a100:8"]
+    assert main(["simulate", *words, "--policy", "fifo", "--jobs-out", "-"]) == 0
+    rows = [line.split(",") for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [(row[0], row[1], float(row[7])) for row in rows] == [("100", "2", 93783), ("101", "1", 300)]
+
+
+@pytest.mark.public
+def test_jobs_without_gpus_do_not_end_the_reading(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    header, *rows = (PUBLIC / "helios.csv").read_text().splitlines()
+    for theirs, ours in (("submit_time", "timestamp"), ("gpu_num", "num_gpus")):
+        header = header.replace(theirs, ours)
+    (tmp_path / "helios.csv").write_text("\n".join([header, *rows]) + "\n")
+    words = ["--trace", str(tmp_path / "helios.csv"), "--trace-format", "philly", "--cluster", "v100:64"]
+    assert main(["simulate", *words, "--policy", "fifo", "--jobs-out", "-"]) == 0
+    said = capsys.readouterr()
+    assert "4 jobs are read; left out: 1 without GPUs" in said.err
+    assert [line.split(",")[1] for line in said.out.splitlines()[1:]] == ["1", "4", "16", "8"]
+
+
+@pytest.mark.public
 def test_a_trace_of_sacct_is_the_native_one(capsys: pytest.CaptureFixture[str]) -> None:
     ends = []
     for kind in ("csv", "sacct"):

@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 
 from controller.cli.main import main
 from controller.errors import GandivaError
-from controller.simulation.traces import FORMATS, TraceError, read_trace
+from controller.settings.loading import parse_settings
+from controller.simulation.cluster_spec import parse_cluster
+from controller.simulation.ground_truth import Throughputs
+from controller.simulation.traces import FORMATS, LeftOut, TraceError, in_words, read_trace
+from controller.simulation.workload import Workload
 
 TIRESIAS = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n"
 NATIVE = "job_id,submit_seconds,duration_seconds,gpus\n"
@@ -63,6 +67,79 @@ def test_all_formats_read_what_they_should(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("trace_format", "text"),
+    [
+        ("tiresias", TIRESIAS + "1,0,0,5,vgg19,1,3\n2,1,7,5,vgg19,1,3\n"),
+        ("gavel", GAVEL.replace("\t2\t", "\t0\t") + GAVEL),
+        ("philly", "timestamp,duration,num_gpus\n2017-10-09 07:01:55,66,0\n2017-10-09 07:01:56,6,1\n"),
+        ("native", NATIVE + "a,0,1,0\nb,0,1,1\n"),
+        ("sacct", SACCT + "1|2026-10-01T10:00:00|60|cpu=1|a\n2|2026-10-01T10:00:00|60|gres/gpu=1|a\n"),
+    ],
+)
+def test_jobs_without_gpus_are_left_out_and_counted(tmp_path: Path, trace_format: str, text: str) -> None:
+    left_out = LeftOut()
+    assert len(read_trace(write(tmp_path, text), trace_format, left_out)) == 1
+    assert in_words(left_out) == "1 without GPUs"
+
+
+def test_what_sacct_says_of_jobs(tmp_path: Path) -> None:
+    at = "|2026-10-01T10:00:00|2026-10-01T11:00:00|"
+    text = "JobID|Submit|End|Elapsed|AllocTRES|ReqTRES|State|User|Account|QOS|Partition\n" + "".join(
+        f"{line}|a|ml|high|gpu\n"
+        for line in (
+            f"1{at}1-02:03:04|gres/gpu:a100=4,gres/gpu=4,node=2|gres/gpu=4,node=1|CANCELLED by 7",
+            f"2_3{at}01:30|gres/gpu:a100_0=1,gres/gpu:a100_1=1,gres/gpu=2,node=1||TIMEOUT",
+            f"3{at}00:00:05|gres/gpu=3,node=2|gres/gpu:v100=3|FAILED",
+            f"4{at}00:00:05|gres/gpu:a100=1,gres/gpu:v100=1|gres/gpu:a100=1,gres/gpu:v100=1|FAILED",
+            f"5{at.replace('2026-10-01T11:00:00', 'Unknown')}02:00:00|gres/gpu=1||RUNNING",
+            f"6+0{at}02:00:00|gres/gpu=1||COMPLETED",
+            f"6+1{at}02:00:00|gres/gpu=2||COMPLETED",
+            f"6+1.batch{at}02:00:00|gres/gpu=2||COMPLETED",
+            f"7{at}00:00:00|||CANCELLED",
+            f"8{at}00:01:00|cpu=4,gres/gpumem=5||COMPLETED",
+        )
+    )
+    left_out = LeftOut()
+    jobs = read_trace(write(tmp_path, text), "sacct", left_out)
+    assert [(j.id, j.gpus, j.duration_seconds, j.nodes, j.gpu_types) for j in jobs] == [
+        ("1", 4, 93784, 2, ()),
+        ("2_3", 2, 90, 1, ("a100",)),
+        ("3", 3, 5, None, ("v100",)),
+        ("4", 2, 5, None, ()),
+    ]
+    assert {(j.user, j.account, j.qos, j.partition) for j in jobs} == {("a", "ml", "high", "gpu")}
+    assert left_out == {
+        "that had not ended": 1,
+        "components of heterogeneous jobs": 2,
+        "that never ran": 1,
+        "without GPUs": 1,
+    }
+
+
+def test_a_job_that_runs_on_is_known_by_its_end_where_the_states_are_not_there(tmp_path: Path) -> None:
+    text = "JobID|Submit|End|ElapsedRaw|AllocTRES\n" + "".join(
+        f"{job}|2026-10-01T10:00:00|{end}|60|gres/gpu=1\n"
+        for job, end in ((1, "Unknown"), (2, "2026-10-02T00:00:00"))
+    )
+    assert [job.id for job in read_trace(write(tmp_path, text), "sacct")] == ["2"]
+
+
+def test_types_and_partitions_of_another_cluster_do_not_count(tmp_path: Path) -> None:
+    text = "JobID|Submit|ElapsedRaw|AllocTRES|Partition\n" + "".join(
+        f"{kind}|2026-10-01T10:00:00|60|gres/gpu:{kind}=1|old\n" for kind in ("v100", "x9")
+    )
+    path = write(tmp_path, text)
+    workload = Workload(
+        path,
+        read_trace(path, "sacct"),
+        parse_cluster("v100:4,p100:4", 4),
+        Throughputs(),
+        parse_settings("").simulation,
+    )
+    assert [(job.gpu_types, job.partition) for job in workload.jobs.values()] == [(("v100",), ""), ((), "")]
+
+
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
 def test_the_mark_of_a_spreadsheet_at_the_begin_is_no_part_of_a_name(tmp_path: Path, name: str) -> None:
     data = ("\ufeff" + NATIVE + "a,0,1,1\n").encode()
@@ -107,7 +184,18 @@ def test_gzip_is_unpacked(tmp_path: Path) -> None:
             TIRESIAS + "1,1.5,0,5,vgg19,1,3\n",
             "line 2, column `num_gpu`: '1.5' is not a whole number",
         ),
-        ("tiresias", TIRESIAS + "1,0,0,5,vgg19,1,3\n", "line 2, column `num_gpu`: '0' is not from 1"),
+        ("tiresias", TIRESIAS + "1,-1,0,5,vgg19,1,3\n", "line 2, column `num_gpu`: '-1' is not from 0"),
+        ("tiresias", TIRESIAS + "1,0,0,5,vgg19,1,3\n", "no job in it ran on GPUs; left out: 1 without GPUs"),
+        (
+            "sacct",
+            SACCT.replace("ElapsedRaw|", "") + "1|2026-10-01T10:00:00|gres/gpu=1|a\n",
+            "nor is Elapsed",
+        ),
+        (
+            "sacct",
+            SACCT.replace("Raw", "") + "1|2026-10-01T10:00:00|5 min|gres/gpu=1|a\n",
+            "line 2, column `Elapsed`: '5 min' is not a time such as 1-02:03:04",
+        ),
         ("tiresias", TIRESIAS + "1,1,nan,5,vgg19,1,3\n", "line 2, column `submit_time`: 'nan' is not from"),
         ("tiresias", TIRESIAS + "1,1,x,5,vgg19,1,3\n", "line 2, column `submit_time`: 'x' is not a number"),
         ("tiresias", TIRESIAS + "1,1,,5,vgg19,1,3\n", "line 2, column `submit_time`: is empty"),
