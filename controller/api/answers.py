@@ -16,14 +16,13 @@ from controller import __version__
 from controller.api import messages
 from controller.api.access import ENVIRONMENT, OPEN, Access, WrongToken
 from controller.api.live import LiveState, Published
+from controller.api.messages import MAX_NAMES
 from controller.api.metrics import CONTENT_TYPE, Metrics
 from controller.errors import JournalError
 from controller.journal import Event, JobFilter, JobRow, JournalReader
 from controller.journal.reader import MAX_JOBS, MAX_SLICES
 from controller.model import UNPROFILED, JobId, Phase
 
-MAX_NAMES = 1000
-"""Longest list in a query."""
 MADE_AT_ONCE = 2
 """Answers that are made at the same time. Their threads share Python's global lock with the loop: 32 large
 answers at a time made its turns 25 times longer."""

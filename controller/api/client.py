@@ -6,6 +6,7 @@ import json
 import socket
 import time as clock
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlencode, urlsplit
 
@@ -56,6 +57,12 @@ class ApiClient:
         return self._get("/v1/gpus", {}, messages.GpusMessage)
 
     def jobs(self, which: "JobFilter") -> messages.JobsMessage:
+        if len(which.job_ids) > messages.MAX_NAMES:
+            half = len(which.job_ids) // 2
+            ids = (which.job_ids[:half], which.job_ids[half:])
+            some, rest = (self.jobs(replace(which, job_ids=part)) for part in ids)
+            found = {"jobs": [*some.jobs, *rest.jobs], "truncated": some.truncated or rest.truncated}
+            return rest.model_copy(update=found)
         lists: dict[str, Sequence[object]] = {"jobs": which.job_ids, "user": which.users}
         lists |= {"account": which.accounts, "partition": which.partitions, "state": which.states}
         query = {key: ",".join(str(name) for name in names) for key, names in lists.items() if names}

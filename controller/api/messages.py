@@ -15,6 +15,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 if TYPE_CHECKING:
     from controller.journal import JobRow, Slice
 
+MAX_NAMES = 1000
+"""Longest list in a query."""
+
 
 def _names(gpus: object) -> object:
     """A set of GPUs as their names, in order."""

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from controller.api.client import ApiClient
 
+_SPAN = "[0-9]{1,10}(?:-[0-9]{1,10}(?::[1-9][0-9]{0,9})?)?"
+_JOB = re.compile(rf"[0-9]{{1,10}}(?:_(?:[0-9]{{1,10}}|\[{_SPAN}(?:,{_SPAN})*\]))?", re.ASCII)
+
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
@@ -97,6 +100,26 @@ def job_number(text: str) -> int:
             f"{text!r} is not a job id: expected Slurm's number of the job (for an array task its JobIDRaw)"
         )
     return int(text)
+
+
+def words(text: str, between: str = ",") -> tuple[str, ...]:
+    """The parts of a list. `between`: what is between them, as a regular expression."""
+    found = tuple(word for word in re.split(between, text) if word)
+    if not found:
+        raise argparse.ArgumentTypeError("the list is empty")
+    if len(found) > 1000:
+        raise argparse.ArgumentTypeError("at most 1000 names")
+    return found
+
+
+def job_words(text: str) -> tuple[str, ...]:
+    """Jobs as sacct takes them: `12,13_2,14_[0-3,7]`."""
+    found = words(text, r",(?![^\[]*\])")
+    if wrong := next((word for word in found if not _JOB.fullmatch(word)), None):
+        raise argparse.ArgumentTypeError(
+            f"{wrong[:40]!r} is not a job id: 12, or 12_3 or 12_[0-3,7] for tasks of an array"
+        )
+    return found
 
 
 def client(args: argparse.Namespace) -> "ApiClient":

@@ -2,11 +2,10 @@
 """`gandiva explain`: why a job is where it is."""
 
 import argparse
-import re
 import sys
 from typing import TYPE_CHECKING
 
-from controller.cli.common import Subparsers, add_client, add_options, client, new_parser, terminal_columns
+from controller.cli import common
 from controller.errors import GandivaError
 
 if TYPE_CHECKING:
@@ -32,42 +31,37 @@ _OPTIONS = """
 --json         as JSON, one object a line"""
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = new_parser(subparsers, "explain", "why a job waits, runs or moved", _ABOUT, _EXAMPLES, run)
-    parser.add_argument(
-        "jobs", metavar="JOBID", nargs="+", type=_job, help="job, task of an array (12_3), or array"
+def add_parser(subparsers: common.Subparsers) -> None:
+    parser = common.new_parser(
+        subparsers, "explain", "why a job waits, runs or moved", _ABOUT, _EXAMPLES, run
     )
-    add_options(parser, _OPTIONS, lines={"default": 8})
-    add_client(parser)
-
-
-def _job(text: str) -> str:
-    """`12`, or `12_3` for a task of an array."""
-    if not re.fullmatch(r"[0-9]{1,10}(_[0-9]{1,10})?", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a job id: 12, or 12_3 for a task of an array")
-    return text
+    parser.add_argument(
+        "jobs",
+        metavar="JOBID",
+        nargs="+",
+        type=common.job_words,
+        help="job, array, or its tasks: 12_3, 12_[0-3]",
+    )
+    common.add_options(parser, _OPTIONS, lines={"default": 8})
+    common.add_client(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    from controller.reports.job_ids import array_of, named, numbers
     from controller.reports.slurm_job import ask_slurm
 
-    api = client(args)
+    api = common.client(args)
     first = True
-    for word in args.jobs:
-        known = ask_slurm(word)
-        chosen = {one.job_id: one for one in known[:MAX_TASKS]}
-        if "_" in word and not chosen:
-            raise GandivaError(
-                f"Slurm knows no job {word} any more (or scontrol does not answer here): "
-                f"sacct -X -o JobIDRaw -j {word} prints its number"
-            )
-        for job_id in chosen or [int(word)]:
+    for word in (word for words in args.jobs for word in words):
+        known = {one.job_id: one for one in named(word, ask_slurm(array_of(word)))}
+        chosen = list(known) or numbers([word])
+        for job_id in chosen[:MAX_TASKS]:
             if not first and not args.json:
                 print()
             first = False
-            _print(api, job_id, chosen.get(job_id), args)
-        if len(known) > MAX_TASKS:
-            text = f"gandiva: {word} is an array; these are {MAX_TASKS} of {len(known)} tasks"
+            _print(api, job_id, known.get(job_id), args)
+        if len(chosen) > MAX_TASKS:
+            text = f"gandiva: {word} is an array; these are {MAX_TASKS} of {len(chosen)} tasks"
             print(text, file=sys.stderr)
     return 0
 
@@ -78,7 +72,7 @@ def _print(api: "ApiClient", job_id: int, slurm: "SlurmJob | None", args: argpar
     from controller.reports.explain import explain, ordinary
     from controller.reports.row import Row
 
-    columns = terminal_columns()
+    columns = common.terminal_columns()
     try:
         answer = api.explain(job_id)
     except ApiRefused as error:

@@ -35,14 +35,15 @@ indices from sacct where it answers."""
 _EXAMPLES = """\
   gandiva report                            your jobs of today
   gandiva report -a -S now-2hours -s CD,F   all users' jobs, completed or failed
-  gandiva report -j 1234,1240 -l            two jobs, all columns
+  gandiva report -j 1234,1240 -l            two jobs (or arrays), all columns
+  gandiva report -j 1240_7,1240_[0-3]       tasks of an array
   gandiva report -u alice -o JobID,GPUTime,Share,Reason%-60
   gandiva report -a -S 2024-05-01 -E 2024-06-01 -P > may.txt
   gandiva report -a -S now-1days --html day.html
   gandiva report --json | jq '.jobs[] | {job_id, share_fraction}'"""
 
 _WHICH = """
--j --jobs LIST        these jobs (job ids with commas)
+-j --jobs LIST        these jobs (job ids with commas: 12, all of an array too, 12_3, 12_[0-3,7])
 -u --user LIST        jobs of these users
 -a --allusers         jobs of all users
 -A --accounts LIST    jobs of these accounts
@@ -78,23 +79,14 @@ def add_parser(subparsers: common.Subparsers) -> None:
         subparsers, "report", "jobs and their GPU time, like sacct", _ABOUT, _EXAMPLES, run
     )
     more: dict[str, dict[str, Any]] = {
-        "jobs": {"type": lambda text: tuple(map(common.job_number, _words(text)))},
-        **{key: {"type": _words} for key in ("user", "accounts", "partition", "state")},
+        "jobs": {"type": common.job_words},
+        **{key: {"type": common.words} for key in ("user", "accounts", "partition", "state")},
         "limit": {"default": 10_000},
         "units": {"choices": tuple("KMGTP"), "default": ""},
     }
     for title, lines in (("which jobs", _WHICH), ("how to print them", _HOW), ("where from", _WHERE)):
         common.add_options(parser.add_argument_group(title), lines, **more)
     common.add_client(parser)
-
-
-def _words(text: str) -> tuple[str, ...]:
-    words = tuple(word for word in text.split(",") if word)
-    if not words:
-        raise argparse.ArgumentTypeError("the list is empty")
-    if len(words) > 1000:
-        raise argparse.ArgumentTypeError("at most 1000 names")
-    return words
 
 
 def run(args: argparse.Namespace) -> int:
@@ -183,6 +175,7 @@ def accounting_of(jobs: Sequence[JobMessage]) -> Mapping[int, Accounting]:
 
 def _filter(args: argparse.Namespace, now: float) -> JobFilter:
     from controller.journal import JobFilter
+    from controller.reports.job_ids import numbers
     from controller.reports.sacct import parse_state
     from controller.reports.when import InvalidTime, parse_time
 
@@ -197,7 +190,7 @@ def _filter(args: argparse.Namespace, now: float) -> JobFilter:
     if start is not None and end is not None and end < start:
         raise InvalidTime("--endtime is before --starttime (which is midnight unless given)")
     return JobFilter(
-        job_ids=args.jobs or (),
+        job_ids=numbers(args.jobs, accounting=not args.no_sacct) if args.jobs else (),
         users=() if args.allusers else users,
         accounts=args.accounts or (),
         partitions=args.partition or (),

@@ -2,7 +2,7 @@
 """States of jobs in Slurm's words; final ones, exit codes and array indices from slurmdbd, through sacct."""
 
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -45,11 +45,8 @@ class Accounting:
 def ask_sacct(job_ids: Sequence[int], *, deadline_seconds: float = 5.0) -> Mapping[int, Accounting]:
     """The jobs slurmdbd knows; of a number that was given out twice, the later one. Raises CommandFailed
     where sacct is not there, fails or takes too long."""
-    found: dict[int, Accounting] = {}
-    for begin in range(0, len(job_ids), MAX_JOBS_PER_CALL):
-        chunk = ",".join(map(str, job_ids[begin : begin + MAX_JOBS_PER_CALL]))
-        found |= dict(_parse(_sacct(["-X", "--format=" + ",".join(_FIELDS), "-j", chunk], deadline_seconds)))
-    return found
+    options = ["-X", "--format=" + ",".join(_FIELDS)]
+    return dict(_parse(_lines([str(job_id) for job_id in job_ids], options, deadline_seconds)))
 
 
 def last_ends(job_ids: Sequence[int], *, deadline_seconds: float = 5.0) -> Mapping[int, float]:
@@ -57,22 +54,22 @@ def last_ends(job_ids: Sequence[int], *, deadline_seconds: float = 5.0) -> Mappi
     ended while it was suspended is in them alone: the job's own is its last suspension. Raises as
     `ask_sacct` does."""
     found: dict[int, float] = {}
-    for begin in range(0, len(job_ids), MAX_JOBS_PER_CALL):
-        chunk = job_ids[begin : begin + MAX_JOBS_PER_CALL]
-        steps = ",".join(f"{job_id}.{step}" for job_id in chunk for step in ("batch", "extern"))
-        for line in _sacct(["--format=JobIDRaw,End", "-j", steps], deadline_seconds).splitlines():
-            name, _, end = line.partition("|")
-            job_id = name.partition(".")[0]
-            if job_id.isdigit() and (ended := _time(end)) is not None:
-                found[int(job_id)] = max(ended, found.get(int(job_id), ended))
+    steps = [f"{job_id}.batch,{job_id}.extern" for job_id in job_ids]
+    for line in _lines(steps, ["--format=JobIDRaw,End"], deadline_seconds):
+        name, _, end = line.partition("|")
+        job_id = name.partition(".")[0]
+        if job_id.isdigit() and (ended := _time(end)) is not None:
+            found[int(job_id)] = max(ended, found.get(int(job_id), ended))
     return found
 
 
-def _sacct(options: Sequence[str], deadline_seconds: float) -> str:
-    output = run_command(["sacct", "-n", "-P", *options], deadline_seconds)
-    if len(output) > MAX_OUTPUT_BYTES:
-        raise CommandFailed(f"sacct printed more than {MAX_OUTPUT_BYTES >> 20} MiB")
-    return output
+def _lines(jobs: Sequence[str], options: Sequence[str], deadline_seconds: float) -> Iterator[str]:
+    for begin in range(0, len(jobs), MAX_JOBS_PER_CALL):
+        chunk = ",".join(jobs[begin : begin + MAX_JOBS_PER_CALL])
+        output = run_command(["sacct", "-n", "-P", *options, "-j", chunk], deadline_seconds)
+        if len(output) > MAX_OUTPUT_BYTES:
+            raise CommandFailed(f"sacct printed more than {MAX_OUTPUT_BYTES >> 20} MiB")
+        yield from output.splitlines()
 
 
 def run_command(command: Sequence[str], deadline_seconds: float) -> str:
@@ -98,8 +95,8 @@ def run_command(command: Sequence[str], deadline_seconds: float) -> str:
     return done.stdout.decode("utf-8", "replace")
 
 
-def _parse(output: str) -> Iterator[tuple[int, Accounting]]:
-    for line in output.splitlines():
+def _parse(lines: Iterable[str]) -> Iterator[tuple[int, Accounting]]:
+    for line in lines:
         values = line.split("|")
         if len(values) == len(_FIELDS) and values[0].isdigit():
             raw, job_id, state, exit_code, end, submit = values

@@ -168,14 +168,14 @@ def array_tasks(record: JobRecord, limit: int | None = None) -> tuple[int, ...]:
     """The task numbers behind one record, ascending, without the `%limit`; of a list that Slurm has cut short
     those that are still whole. `limit`: no more than so many, the lowest: an array may have millions."""
     try:
-        spans = index_ranges(_whole_part(record.array_tasks))
+        spans = index_ranges(whole_part(record.array_tasks))
     except ValueError as error:
         log.warning("job %d: array tasks %r: %s; they wait", record.id, record.array_tasks, error)
         return ()
     return tuple(itertools.islice(heapq.merge(*spans), limit))
 
 
-def _whole_part(array_tasks: str) -> str:
+def whole_part(array_tasks: str) -> str:
     """A list of tasks without its limit, and without a number that is cut short."""
     text = array_tasks.partition("%")[0]
     return text.rpartition(",")[0] if text.endswith(_CUT_SHORT) else text
@@ -190,7 +190,7 @@ def shares_record(record: JobRecord) -> bool:
     if _CUT_SHORT in record.array_tasks:
         return True
     try:
-        return sum(map(len, index_ranges(_whole_part(record.array_tasks)))) != 1
+        return sum(map(len, index_ranges(whole_part(record.array_tasks)))) != 1
     except (ValueError, OverflowError):  # a range of more than a machine word has no length
         return True
 

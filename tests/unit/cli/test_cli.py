@@ -139,6 +139,81 @@ def test_report_joins_sacct(
     assert err == "gandiva: sacct failed: slurmdbd is down; reporting without it\n"
 
 
+SACCT = """
+101|101_0|RUNNING|0:0|Unknown|Unknown
+102|101_1|SUSPENDED|0:0|Unknown|Unknown
+103|103_2|RUNNING|0:0|Unknown|Unknown
+104|103_7|RUNNING|0:0|Unknown|Unknown
+105|103_[8-11%2]|PENDING|0:0|Unknown|Unknown
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "jobs"),
+    [
+        ("101", "101 102"),
+        ("100,101", "100 101 102"),
+        ("102", "102"),
+        ("101_0", "101"),
+        ("101_[0-3]", "101 102"),
+        ("101_[1,3],103_[0-2,9]", "102 103 105"),
+        ("103_[1-9:2]", "104 105"),
+        ("103_10", "105"),
+        ("101_1,101", "101 102"),
+        ("4711", ""),
+    ],
+)
+@pytest.mark.parametrize("tool", ["sacct", "scontrol"])
+def test_report_takes_arrays_and_tasks_as_sacct_does(
+    capsys: pytest.CaptureFixture[str],
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tool: str,
+    words: str,
+    jobs: str,
+) -> None:
+    shown = SACCT
+    if tool == "scontrol":
+        rows = [line.split("|")[:2] for line in SACCT.split()]
+        tasks = [(number, *name.replace("[", "").replace("]", "").split("_")) for number, name in rows]
+        shown = "".join(
+            f"JobId={n} ArrayJobId={array} ArrayTaskId={task} JobName=x\n" for n, array, task in tasks
+        )
+    (tmp_path / "answer").write_text(shown)
+    (tmp_path / tool).write_text(f"#!/bin/sh\nexec /bin/cat {tmp_path}/answer\n")
+    (tmp_path / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    options = ["report", "-nPo", "JobIDRaw", "--url", url, "-j", words]
+    options += [] if tool == "sacct" else ["--no-sacct"]
+    code, out, err = run(capsys, *options)
+    assert (code, err) == (0, "") and sorted(out.split()) == jobs.split()
+    if tool == "sacct" and jobs:
+        said = [
+            json.loads(line)
+            for line in run(capsys, "explain", "--json", "--url", url, words)[1].split("\n")[:-1]
+        ]
+        assert sorted({str((one["live"] or one["job"])["job_id"]) for one in said}) == jobs.split()
+
+
+def test_a_task_that_slurm_does_not_know_is_said(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    for command in (["report", "-j"], ["explain"]):
+        code, out, err = run(capsys, *command, "101_3", "--url", url)
+        assert (code, out) == (1, "") and "Slurm knows no job 101_3: neither sacct nor scontrol" in err
+
+
+def test_more_jobs_than_the_controller_takes_at_a_time(
+    capsys: pytest.CaptureFixture[str], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = (f"{number}|100_{number}|RUNNING|0:0|Unknown|Unknown" for number in range(3000))
+    (tmp_path / "answer").write_text("\n".join(tasks))
+    (tmp_path / "sacct").write_text(f"#!/bin/sh\nexec /bin/cat {tmp_path}/answer\n")
+    (tmp_path / "sacct").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    out = run(capsys, "report", "-nPo", "JobIDRaw", "-j", "100", "--url", url)[1]
+    assert out.split() == ["100", "101", "102", "103", "104", "105"]
+
+
 def test_report_json(capsys: pytest.CaptureFixture[str], url: str) -> None:
     code, out, _ = run(capsys, "report", "-j", "100", "--json", "--url", url)
     (job,) = json.loads(out)["jobs"]

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Jobs as users name them to sacct: `12` (of an array all tasks), `12_3`, `12_[0-3,7]`."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+
+from controller.errors import GandivaError
+from controller.reports.sacct import Accounting, CommandFailed, ask_sacct
+from controller.reports.slurm_job import SlurmJob, ask_slurm
+from controller.slurm.gres import index_ranges
+from controller.slurm.records import whole_part
+
+MOST_ASKED = 50
+"""More jobs are not asked for one by one, where sacct does not answer."""
+
+
+def numbers(words: Sequence[str], *, accounting: bool = True) -> tuple[int, ...]:
+    """Slurm's numbers of these jobs, by sacct, and by scontrol what that does not know. `accounting`: whether
+    to ask sacct. Raises GandivaError for tasks that neither knows; a plain number stands for itself too."""
+    found, asked, said = {int(word) for word in words if word.isdecimal()}, 0, dict[int, Accounting]()
+    with suppress(CommandFailed):
+        said.update(ask_sacct([*{int(array_of(word)) for word in words}]) if accounting else {})
+    for word in words:
+        chosen = {number for number, known in said.items() if _names(word, number, known.job_id)}
+        if not chosen and asked < MOST_ASKED:
+            asked += 1
+            chosen = {job.job_id for job in named(word, ask_slurm(array_of(word)))}
+        if not chosen and not word.isdecimal():
+            raise GandivaError(f"Slurm knows no job {word}: neither sacct nor scontrol here")
+        found |= chosen
+    return tuple(sorted(found))
+
+
+def array_of(word: str) -> str:
+    """The number that a word begins with."""
+    return word.partition("_")[0]
+
+
+def named(word: str, jobs: Iterable[SlurmJob]) -> Iterator[SlurmJob]:
+    """Those of these jobs that a word names."""
+    return (job for job in jobs if _names(word, job.job_id, job.array_task))
+
+
+def _names(word: str, number: int, name: str) -> bool:
+    """Whether a word names a job. `name`: the job's own, as sacct writes it: `12`, `12_3`, or for tasks that
+    wait together `12_[4-9%2]`."""
+    if word == str(number):
+        return True
+    array, _, asked = word.partition("_")
+    of, _, tasks = name.partition("_")
+    if array != of or not tasks:
+        return False
+    wanted = _ranges(asked)
+    return not asked or any(task in span for own in _ranges(tasks) for task in own for span in wanted)
+
+
+def _ranges(tasks: str) -> list[range]:
+    """Of `3`, `[0-3,7]`; none where they make no sense."""
+    try:
+        return index_ranges(whole_part(tasks.strip("[]")))
+    except ValueError:
+        return []
