@@ -73,8 +73,9 @@ def run(args: argparse.Namespace) -> int:
             jobs = read_trace(Path(checked.name), "sacct", left_out)
         except TraceError as error:
             message = str(error).replace(checked.name, f"sacct from {args.starttime} to {args.endtime}")
-            if isinstance(error, NoJobs) and os.geteuid() != 0 and _users(answer) <= {own_name()}:
-                message += " (you may not be allowed to see the jobs of others)"
+            if isinstance(error, NoJobs) and os.geteuid() != 0:
+                users = {line.split("|")[_USER] for line in answer[1:] if line.strip()}
+                message += " (you may not be allowed to see the jobs of others)" * (users <= {own_name()})
             raise GandivaError(message) from error
     with writing(args.output) as file:
         file.write(trace)
@@ -82,11 +83,6 @@ def run(args: argparse.Namespace) -> int:
     text = f"gandiva: {several(len(jobs), 'job')} with GPUs" + (f"; left out: {words}" if words else "")
     print(text, file=sys.stderr)
     return 0
-
-
-def _users(lines: list[str]) -> set[str]:
-    """Whose jobs these lines of sacct are, below its header."""
-    return {line.split("|")[_USER] for line in lines[1:] if line.strip()}
 
 
 def _line(line: str) -> str:

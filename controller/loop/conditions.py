@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Set
 
 from controller.act.recorder import Recorder
+from controller.act.site import OVER
 from controller.errors import NodeError
 from controller.model import FailedSuspends, Job, JobId, Unsuspendable
 from controller.model.clock import Clock
@@ -61,8 +62,11 @@ class Conditions:
                 self.end(where, why)
 
 
-def report_nodes(conditions: Conditions, observer: Observer, answers: Mapping[str, Sample]) -> None:
-    """Nodes that do not answer, and GPUs that jobs keep from others. `answers`: those of this turn."""
+def report_nodes(
+    conditions: Conditions, observer: Observer, answers: Mapping[str, Sample], trespass: Unsuspendable
+) -> None:
+    """Nodes that do not answer, and GPUs that jobs keep from others. `answers`: those of this turn;
+    `trespass`: what becomes of such jobs."""
     nodes = observer.slurm.nodes
     failed = {name: answer for name, answer in answers.items() if isinstance(answer, NodeError)}
     conditions.end_all("node", lambda name: name in answers and name not in failed)
@@ -77,11 +81,15 @@ def report_nodes(conditions: Conditions, observer: Observer, answers: Mapping[st
             if f"{name}:{index}" in found:
                 continue
             found.add(f"{name}:{index}")
+            follows = f"suspend.trespass follows ({trespass.value}) if that lasts half a minute"
+            if job is None or job.state in OVER:
+                follows = f"the job is over: end its processes on {name} if they stay"
+            elif trespass is Unsuspendable.KEEP or not (job.may_requeue or trespass is Unsuspendable.CANCEL):
+                follows = f"scancel {job_id} ends it"
             conditions.begin(
                 f"gpu {name}:{index}",
                 f"job {job_id} (user {'unknown' if job is None else job.user}) has memory on {name}:{index},"
-                " which it should have left: no other job gets that GPU before the memory is gone; if it"
-                " stays, cancel the job",
+                f" which is not its own now: no other job gets that GPU before the memory is gone; {follows}",
                 job_id,
             )
     conditions.end_all("gpu", lambda name: name not in found, "jobs may have it again")

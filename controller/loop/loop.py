@@ -223,7 +223,7 @@ class Controller:
             site.reservations.remove_stray(snapshot, site.memory, in_flight)
             self._blocks.clean(self.observer, in_flight, snapshot.time)
         with self._failures.cost("what users see"):
-            report_nodes(self.conditions, self.observer, answers)
+            report_nodes(self.conditions, self.observer, answers, self._settings.suspend.trespass)
             report_partitions(self.conditions, self.observer)
             report_kept(self.conditions, snapshot.jobs, self.observer.looked_at)
             report_refused(self.conditions, self.executor.site.refused, snapshot.jobs.keys())

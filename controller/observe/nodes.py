@@ -29,7 +29,7 @@ def make_node(node: SlurmNode, sample: Sample | None, jobs: Mapping[JobId, Slurm
         gpu, ordinary = seen.get(card.index), card.index in node.ordinary_gpus
         reason = agent_reason or broken(gpu)
         if not reason and card.index in taken:
-            reason = f"job {taken[card.index]} has memory there, which it should have left"
+            reason = f"job {taken[card.index]} has memory there, and it is not its own now"
         if not reason and not ordinary and _foreign(gpu, jobs):
             reason = "a process of no job has memory there"
         gpus.append(

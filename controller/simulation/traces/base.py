@@ -90,11 +90,15 @@ class Row:
     line: int
     values: Mapping[str, str]
 
+    def error(self, column: str, problem: str) -> TraceError:
+        """To be raised."""
+        return TraceError(self.path, self.line, column, problem)
+
     def text(self, column: str) -> str:
         """Not empty."""
         value = self.values[column].strip()
         if not value:
-            raise TraceError(self.path, self.line, column, "is empty")
+            raise self.error(column, "is empty")
         return value
 
     def number(self, column: str, low: float = 0.0, high: float = MAX_SECONDS) -> float:
@@ -103,32 +107,30 @@ class Row:
         try:
             value = float(text)
         except ValueError:
-            raise TraceError(self.path, self.line, column, f"{_shown(text)} is not a number") from None
+            raise self.error(column, f"{_shown(text)} is not a number") from None
         if not math.isfinite(value) or not low <= value <= high:
-            problem = f"{_shown(text)} is not from {low:g} to {high:g}"
-            raise TraceError(self.path, self.line, column, problem)
+            raise self.error(column, f"{_shown(text)} is not from {low:g} to {high:g}")
         return value
 
     def count(self, column: str, low: int = 1) -> int:
         """A whole number from low to MAX_GPUS."""
         value = self.number(column, low, MAX_GPUS)
         if value != int(value):
-            problem = f"{_shown(self.values[column])} is not a whole number"
-            raise TraceError(self.path, self.line, column, problem)
+            raise self.error(column, f"{_shown(self.values[column])} is not a whole number")
         return int(value)
 
     def choice(self, column: str) -> bool | None:
         """`yes` or `no`; None where it is empty or not there."""
         text = self.values.get(column, "").strip()
         if text not in ("", "yes", "no"):
-            raise TraceError(self.path, self.line, column, f"{_shown(text)} is neither yes nor no")
+            raise self.error(column, f"{_shown(text)} is neither yes nor no")
         return text == "yes" if text else None
 
     def positive(self, column: str, high: float = MAX_SECONDS) -> float:
         """More than 0."""
         value = self.number(column, 0.0, high)
         if value <= 0:
-            raise TraceError(self.path, self.line, column, f"{_shown(self.values[column])} is not above 0")
+            raise self.error(column, f"{_shown(self.values[column])} is not above 0")
         return value
 
 

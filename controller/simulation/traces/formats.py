@@ -15,7 +15,6 @@ from controller.simulation.traces.base import (
     LeftOut,
     NoJobs,
     Row,
-    TraceError,
     TraceJob,
     check_unique,
     in_words,
@@ -159,11 +158,10 @@ def _elapsed_seconds(row: Row) -> float:
     if row.values.get("ElapsedRaw", "").strip():
         return row.number("ElapsedRaw")
     if "Elapsed" not in row.values:
-        raise TraceError(row.path, row.line, "ElapsedRaw", "is empty, or not there, nor is Elapsed")
+        raise row.error("ElapsedRaw", "is empty, or not there, nor is Elapsed")
     match = _ELAPSED.fullmatch(row.text("Elapsed"))
     if match is None:
-        problem = f"{row.text('Elapsed')[:40]!r} is not a time such as 1-02:03:04"
-        raise TraceError(row.path, row.line, "Elapsed", problem)
+        raise row.error("Elapsed", f"{row.text('Elapsed')[:40]!r} is not a time such as 1-02:03:04")
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
@@ -176,7 +174,7 @@ def _tres_gpus(row: Row, tres: str) -> tuple[int, tuple[str, ...]]:
         counts[_GPU_OF_ITS_OWN.sub("", gpu_type)] += int(count) if len(count) < 9 else MAX_GPUS + 1
     gpus = counts.pop("", 0) or sum(counts.values())
     if gpus > MAX_GPUS:
-        raise TraceError(row.path, row.line, "AllocTRES", f"more than {MAX_GPUS} GPUs")
+        raise row.error("AllocTRES", f"more than {MAX_GPUS} GPUs")
     return gpus, tuple(gpu_type for gpu_type, count in counts.items() if count == gpus)
 
 
@@ -203,9 +201,7 @@ def native(path: Path, hint: str, _left_out: LeftOut) -> list[TraceJob]:
         gpus = row.count("gpus", 0)
         nodes = row.count("nodes") if row.values.get("nodes", "").strip() else None
         if nodes is not None and gpus % nodes:
-            raise TraceError(
-                path, row.line, "nodes", f"{gpus} GPUs cannot be spread evenly over {nodes} nodes"
-            )
+            raise row.error("nodes", f"{gpus} GPUs cannot be spread evenly over {nodes} nodes")
         types = row.values.get("gpu_types", "").strip()
         jobs.append(
             TraceJob(
@@ -242,8 +238,7 @@ def _moment(row: Row, column: str) -> datetime.datetime:
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
-        problem = f"{text[:40]!r} is not a time such as 2017-10-09 07:01:55"
-        raise TraceError(row.path, row.line, column, problem) from None
+        raise row.error(column, f"{text[:40]!r} is not a time such as 2017-10-09 07:01:55") from None
     # Times of one trace are of one zone; which one does not matter for their differences.
     return moment if moment.tzinfo is None else moment.astimezone(datetime.timezone.utc).replace(tzinfo=None)
 

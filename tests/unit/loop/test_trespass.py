@@ -14,6 +14,7 @@ import pytest
 
 from controller.errors import ClusterRefused, NodeError
 from controller.journal import JournalReader
+from controller.loop.conditions import Conditions, report_nodes
 from controller.model import JobId, Unsuspendable
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import GpuProcess, NodePhase
@@ -165,6 +166,36 @@ def test_a_trespasser_goes_its_way_out(tmp_path: Path, way: Unsuspendable) -> No
         await world.stop()
 
     run(scenario)
+
+
+REQUEUE, CANCEL, KEEP = Unsuspendable.REQUEUE, Unsuspendable.CANCEL, Unsuspendable.KEEP
+
+
+@pytest.mark.parametrize(
+    ("state", "may_requeue", "way", "follows"),
+    [
+        (JobState.RUNNING, True, REQUEUE, "suspend.trespass follows (requeue) if that lasts half a minute"),
+        (JobState.SUSPENDED, True, CANCEL, "suspend.trespass follows (cancel) if that lasts half a minute"),
+        (JobState.RUNNING, True, KEEP, "scancel 7 ends it"),
+        (JobState.RUNNING, False, REQUEUE, "scancel 7 ends it"),
+        (JobState.COMPLETING, True, REQUEUE, "the job is over: end its processes on n1 if they stay"),
+        (JobState.ENDED, True, KEEP, "the job is over: end its processes on n1 if they stay"),
+        (None, True, KEEP, "the job is over: end its processes on n1 if they stay"),
+    ],
+)
+def test_what_is_said_of_a_trespasser_is_true_of_it(
+    state: JobState | None, may_requeue: bool, way: Unsuspendable, follows: str
+) -> None:
+    """A job that is over cannot be cancelled, and one that is requeued by itself need not be."""
+    job = MagicMock(id=JobId(7), user="ann", state=state, may_requeue=may_requeue)
+    observer = MagicMock(trespassers={"n1": {1: JobId(7)}}, bad={})
+    observer.slurm.jobs = {} if state is None else {JobId(7): job}
+    conditions = Conditions(MagicMock(), MagicMock(), lambda _: None)
+    report_nodes(conditions, observer, {}, way)
+    (said,) = conditions.sentences
+    user = "unknown" if state is None else "ann"
+    place = f"job 7 (user {user}) has memory on n1:1, which is not its own now"
+    assert said == f"{place}: no other job gets that GPU before the memory is gone; {follows}"
 
 
 class KeepsJobs(Port):
