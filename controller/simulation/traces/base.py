@@ -44,7 +44,7 @@ LeftOut: TypeAlias = Counter[str]
 
 def in_words(left_out: LeftOut) -> str:
     """`3 without GPUs, 1 that never ran`; empty: none."""
-    return ", ".join(f"{count} {what}" for what, count in left_out.items() if count)
+    return ", ".join(f"{count} {what}" for what, count in left_out.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class TraceJob:
     submit_seconds: float
     """Since the first submission or the trace's own zero."""
     gpus: int
-    """0: it is left out."""
+    """0: it does not count."""
     duration_seconds: float | None
     """On its GPUs, undisturbed. None: it follows from steps and a table of throughputs."""
     line: int
@@ -78,6 +78,8 @@ class TraceJob:
     has_store: bool | None = None
     """Its sessions have a checkpoint store. None: as the settings say."""
     gpus_column: str = "gpus"
+    left_out: str = ""
+    """What it is, such as `that never ran`, if it does not count."""
     recorded: bool = False
     """It ran on a cluster: types and partitions that another one does not have do not count there."""
 

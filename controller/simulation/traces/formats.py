@@ -26,7 +26,7 @@ from controller.slurm.states import is_final
 _MODEL = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
-def tiresias(path: Path, hint: str, _left_out: LeftOut) -> list[TraceJob]:
+def tiresias(path: Path, hint: str) -> list[TraceJob]:
     """CSV `job_id,num_gpu,submit_time,iterations,model_name,duration,interval`; times in seconds."""
     needed = ("job_id", "num_gpu", "submit_time", "duration")
     jobs = [
@@ -61,7 +61,7 @@ _GAVEL = (
 )
 
 
-def gavel(path: Path, hint: str, _left_out: LeftOut) -> list[TraceJob]:
+def gavel(path: Path, hint: str) -> list[TraceJob]:
     """Gavel's tab-separated lines without a header. Durations follow from a table of throughputs."""
     return [
         TraceJob(
@@ -81,7 +81,7 @@ def gavel(path: Path, hint: str, _left_out: LeftOut) -> list[TraceJob]:
     ]
 
 
-def philly(path: Path, hint: str, _left_out: LeftOut) -> list[TraceJob]:
+def philly(path: Path, hint: str) -> list[TraceJob]:
     """CSV `timestamp,duration,num_gpus[,gpu_time,cluster]`, sorted by time here; durations at least 1 s."""
     rows: list[tuple[datetime.datetime, Row]] = []
     needed = ("timestamp", "duration", "num_gpus")
@@ -110,12 +110,13 @@ _GPU_OF_ITS_OWN = re.compile(r"_[0-9]{1,2}$")
 _ELAPSED = re.compile(r"(?:(?:([0-9]{1,6})-)?([0-9]{1,3}):)?([0-9]{1,2}):([0-9]{2})(?:\.[0-9]+)?", re.ASCII)
 
 
-def sacct(path: Path, hint: str, left_out: LeftOut) -> list[TraceJob]:
+def sacct(path: Path, hint: str) -> list[TraceJob]:
     """What `gandiva trace sacct` writes: `sacct --parsable2` with at least JobID, Submit, ElapsedRaw or
     Elapsed, and AllocTRES. Steps are no jobs. Left out are jobs that have not ended or never ran, and
     components of heterogeneous jobs, which cannot be time-sliced."""
     needed = ("JobID", "Submit", "AllocTRES")
     found: list[tuple[datetime.datetime, TraceJob]] = []
+    left: list[TraceJob] = []
     optional = ("ReqTRES", "ElapsedRaw", "Elapsed", "User", "Account", "QOS", "Partition")
     for row in read_table(path, delimiter="|", needed=needed, optional=optional, others=True, hint=hint):
         job_id, said = row.text("JobID"), {name: text.strip() for name, text in row.values.items()}
@@ -123,34 +124,30 @@ def sacct(path: Path, hint: str, left_out: LeftOut) -> list[TraceJob]:
             continue
         tres = said["AllocTRES"] or said.get("ReqTRES", "")
         gpus, types = _tres_gpus(row, tres)
+        job = TraceJob(job_id, 0.0, gpus, None, row.line, gpus_column="AllocTRES", recorded=True)
         if not is_final(said.get("State") or "COMPLETED") or said.get("End") == "Unknown":
-            left_out["that had not ended"] += 1
+            left.append(replace(job, left_out="that had not ended"))
         elif "+" in job_id:
-            left_out["components of heterogeneous jobs"] += 1
+            left.append(replace(job, left_out="components of heterogeneous jobs"))
         elif not (elapsed_seconds := _elapsed_seconds(row)):
-            left_out["that never ran"] += 1
+            left.append(replace(job, left_out="that never ran"))
         else:
             nodes = _TRES_NODES.search(f"{tres},node={said.get('NNodes', '')}")
             spread = int(nodes[1]) if nodes else 0
-            job = TraceJob(
-                id=job_id,
-                submit_seconds=0.0,
-                gpus=gpus,
+            job = replace(
+                job,
                 duration_seconds=elapsed_seconds,
-                line=row.line,
                 user=said.get("User", "") or "user",
                 account=said.get("Account", ""),
                 qos=said.get("QOS", ""),
                 partition=said.get("Partition", ""),
                 nodes=spread if spread and gpus % spread == 0 else None,
                 gpu_types=_tres_gpus(row, said["ReqTRES"])[1] if said.get("ReqTRES") else types,
-                gpus_column="AllocTRES",
-                recorded=True,
             )
             found.append((_moment(row, "Submit"), job))
     check_unique(path, [job for _, job in found], "JobID")
     found.sort(key=lambda item: item[0])
-    return [replace(job, submit_seconds=(at - found[0][0]).total_seconds()) for at, job in found]
+    return left + [replace(job, submit_seconds=(at - found[0][0]).total_seconds()) for at, job in found]
 
 
 def _elapsed_seconds(row: Row) -> float:
@@ -178,7 +175,7 @@ def _tres_gpus(row: Row, tres: str) -> tuple[int, tuple[str, ...]]:
     return gpus, tuple(gpu_type for gpu_type, count in counts.items() if count == gpus)
 
 
-def native(path: Path, hint: str, _left_out: LeftOut) -> list[TraceJob]:
+def native(path: Path, hint: str) -> list[TraceJob]:
     """CSV `job_id,submit_seconds,duration_seconds,gpus` and, if wanted,
     `nodes,model,user,account,qos,partition,weight,gpu_types,pack,max_gpus,store` (several types with `+`
     between them; pack and store: yes or no)."""
@@ -243,7 +240,7 @@ def _moment(row: Row, column: str) -> datetime.datetime:
     return moment if moment.tzinfo is None else moment.astimezone(datetime.timezone.utc).replace(tzinfo=None)
 
 
-FORMATS: Mapping[str, Callable[[Path, str, LeftOut], list[TraceJob]]] = {
+FORMATS: Mapping[str, Callable[[Path, str], list[TraceJob]]] = {
     "gavel": gavel,
     "tiresias": tiresias,
     "philly": philly,
@@ -279,9 +276,12 @@ def read_trace(path: Path, trace_format: str, left_out: LeftOut | None = None) -
     looks_like = guess(path)
     hint = f"; it looks like --trace-format {looks_like}" if looks_like not in (None, trace_format) else ""
     left_out = Counter() if left_out is None else left_out
-    found = FORMATS[trace_format](path, hint, left_out)
-    jobs = sorted((job for job in found if job.gpus), key=lambda job: job.submit_seconds)
-    left_out["without GPUs"] += len(found) - len(jobs)
+    jobs = []
+    for job in FORMATS[trace_format](path, hint):
+        if job.left_out or not job.gpus:
+            left_out[job.left_out or "without GPUs"] += 1
+        else:
+            jobs.append(job)
     if not jobs:
         raise NoJobs(path, 1, "", f"no job in it ran on GPUs; left out: {in_words(left_out)}")
-    return jobs
+    return sorted(jobs, key=lambda job: job.submit_seconds)
