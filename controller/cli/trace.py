@@ -79,9 +79,8 @@ def run(args: argparse.Namespace) -> int:
             raise GandivaError(message) from error
     with writing(args.output) as file:
         file.write(trace)
-    words = in_words(left_out)
-    text = f"gandiva: {several(len(jobs), 'job')} with GPUs" + (f"; left out: {words}" if words else "")
-    print(text, file=sys.stderr)
+    more = f"; left out: {words}" if (words := in_words(left_out)) else ""
+    print(f"gandiva: {several(len(jobs), 'job')} with GPUs{more}", file=sys.stderr)
     return 0
 
 

@@ -125,7 +125,9 @@ def sacct(path: Path, hint: str) -> list[TraceJob]:
         tres = said["AllocTRES"] or said.get("ReqTRES", "")
         gpus, types = _tres_gpus(row, tres)
         job = TraceJob(job_id, 0.0, gpus, None, row.line, gpus_column="AllocTRES", recorded=True)
-        if not is_final(said.get("State") or "COMPLETED") or said.get("End") == "Unknown":
+        if not gpus:
+            left.append(job)
+        elif not is_final(said.get("State") or "COMPLETED") or said.get("End") == "Unknown":
             left.append(replace(job, left_out="that had not ended"))
         elif "+" in job_id:
             left.append(replace(job, left_out="components of heterogeneous jobs"))

@@ -96,8 +96,8 @@ def test_what_sacct_says_of_jobs(tmp_path: Path) -> None:
             f"6+0{at}02:00:00|gres/gpu=1||COMPLETED",
             f"6+1{at}02:00:00|gres/gpu=2||COMPLETED",
             f"6+1.batch{at}02:00:00|gres/gpu=2||COMPLETED",
-            f"7{at}00:00:00|||CANCELLED",
-            f"8{at}00:01:00|cpu=4,gres/gpumem=5||COMPLETED",
+            f"7{at}00:00:00||gres/gpu=1|CANCELLED",
+            f"8{at.replace('T10:00', 'T09:00')}00:01:00|cpu=4,gres/gpumem=5||COMPLETED",
         )
     )
     left_out = LeftOut()
@@ -108,6 +108,7 @@ def test_what_sacct_says_of_jobs(tmp_path: Path) -> None:
         ("3", 3, 5, None, ("v100",)),
         ("4", 2, 5, None, ()),
     ]
+    assert {job.submit_seconds for job in jobs} == {0}, "the first with GPUs is the zero"
     assert {(j.user, j.account, j.qos, j.partition) for j in jobs} == {("a", "ml", "high", "gpu")}
     assert left_out == {
         "that had not ended": 1,
