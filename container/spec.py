@@ -78,7 +78,7 @@ class NodeGroup(_Part):
     cpus: Annotated[int, Field(ge=1)] = 16
     """What Slurm believes; more than there are is fine."""
     memory_mib: Annotated[int, Field(ge=1)] = 8192
-    gpu_model: Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*$")] = "a100"
+    gpu_model: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$")] = "a100"
     gpus: Annotated[int, Field(ge=1, le=16)] = 4
     gpu_memory_mib: Annotated[int, Field(ge=1)] | None = None
     """Memory of a mock GPU; None: as that model has it."""

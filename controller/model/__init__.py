@@ -3,6 +3,7 @@
 alone."""
 
 from controller.model.cluster import (
+    GPU_MODEL,
     Gpu,
     GpuId,
     GpuSet,
@@ -62,6 +63,7 @@ from controller.model.value import value
 __all__ = [
     "ALLOCATED",
     "ALL_CHANGED",
+    "GPU_MODEL",
     "IN_HOST_MEMORY",
     "MAX_WEIGHT",
     "NOWHERE",

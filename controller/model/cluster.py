@@ -11,6 +11,9 @@ from controller.model.value import value
 
 JobId = NewType("JobId", int)
 
+GPU_MODEL = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
+"""A pattern: the GPU types of sites, as Slurm and its commands read them in one piece."""
+
 
 class GpuId(NamedTuple):
     """One physical GPU: its Slurm node and its minor number there, the N of /dev/nvidiaN. A tuple has a

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from controller.errors import GandivaError
-from controller.model import MAX_WEIGHT, JobId, Request, Search, Size, SuspendMethod
+from controller.model import GPU_MODEL, MAX_WEIGHT, JobId, Request, Search, Size, SuspendMethod
 from controller.settings.base import first_wrong
 from controller.settings.schema import RequestsSettings
 from controller.slurm.hostlist import expand
@@ -53,7 +53,7 @@ class _Message(BaseModel):
     pack: bool | None = None
     migrate: bool | None = None
     suspend: Annotated[SuspendMethod, Field(strict=False)] | None = None
-    gpu_types: list[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]{0,31}$")]] = Field(
+    gpu_types: list[Annotated[str, StringConstraints(pattern=rf"^{GPU_MODEL}$")]] = Field(
         default_factory=list, max_length=32
     )
     model: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+-]{1,64}$")] | None = None

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from controller.errors import ClusterSpecError
+from controller.model import GPU_MODEL
 from controller.simulation.traces.base import MAX_GPUS
 from controller.slurm.port import SlurmNode
 from controller.slurm.simulated import idle_node
 from controller.slurm.simulated_node import in_one_partition
 
-_ENTRY = re.compile(r"([a-z][a-z0-9]{0,31}):([0-9]{1,7})")
+_ENTRY = re.compile(rf"({GPU_MODEL}):([0-9]{{1,7}})")
 
 
 @dataclass(frozen=True, slots=True)

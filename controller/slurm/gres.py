@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
-from controller.model import GpuSet, by_node, on_nodes
+from controller.model import GPU_MODEL, GpuSet, by_node, on_nodes
 from controller.slurm.port import SlurmGpu
 
 _OUTSIDE_PARENTHESES = re.compile(r",(?![^()]*\))")
-_TYPE = re.compile(r"([a-z][a-z0-9]*)_([0-9]{1,4})")
+_TYPE = re.compile(rf"({GPU_MODEL})_([0-9]{{1,4}})")
 _COUNT = re.compile(r"([0-9]+)([KMGTP]?)")
 _SCALE = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 _EMPTY = frozenset({"", "(null)", "N/A"})
@@ -101,16 +101,17 @@ def split_type(type_: str) -> tuple[str, int] | None:
 
 def node_gpus(configured: str) -> tuple[SlurmGpu, ...]:
     """The GPUs of a node, by index, from its configured GRES. GPUs whose type names no single GPU are
-    not ours and are left out. Raises ValueError."""
+    not ours and are left out, also where the site has called them so: `rtx_8000`. Raises ValueError."""
     found: dict[int, SlurmGpu] = {}
     items = parse_gres(configured)
     shards = {item.type: item.count for item in items if item.name == "shard"}
     for item in items:
         split = split_type(item.type)
-        if item.name == "gpu" and split is not None:
+        if item.name == "gpu" and item.count == 1 and split is not None:
             model, index = split
             found[index] = SlurmGpu(index=index, model=model, shards=shards.get(item.type, 0))
-    return tuple(found[index] for index in sorted(found))
+    ours = any(gpu.shards for gpu in found.values()) or 0 in found
+    return tuple(found[index] for index in sorted(found)) if ours else ()
 
 
 def indices_of(name: str, text: str) -> frozenset[int]:

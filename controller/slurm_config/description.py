@@ -12,7 +12,7 @@ import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from controller.errors import GandivaError
-from controller.model import MAX_WEIGHT
+from controller.model import GPU_MODEL, MAX_WEIGHT
 from controller.settings.base import wrong
 from controller.slurm import hostlist
 
@@ -57,10 +57,9 @@ def _host_list(value: str) -> str:
 
 HostList = Annotated[str, AfterValidator(_host_list)]
 Model = Annotated[
-    str,
-    matching(r"[a-z][a-z0-9]*", 32, "lower-case letters and digits, a letter first, such as a100 or rtx6000"),
+    str, matching(GPU_MODEL, 64, "letters, digits and ._-, none of .- first, such as a100 or Tesla-K80")
 ]
-"""GRES types are made of it: a100_0, a100_1, …"""
+"""As the site's GRES types are called. Those of single GPUs are made of it: a100_0, a100_1, …"""
 HostName = Annotated[str, matching(r"[A-Za-z0-9][A-Za-z0-9.-]*", 253, "a host name")]
 Feature = Annotated[str, matching(r"[A-Za-z0-9_.-]+", 64, "letters, digits and _.-")]
 Name = Annotated[str, matching(r"[A-Za-z0-9_-]+", 64, "letters, digits and _-")]
@@ -176,6 +175,8 @@ class Gandiva(_Table):
     applies those, the job_submit module states these to users at submission."""
     max_weight_by_account: Mapping[str, Weight] = {}
     max_weight_by_qos: Mapping[str, Weight] = {}
+    gpu_aliases: Mapping[Model, str] = {}
+    """Other names that users write for a gpu_model."""
     controller_users: tuple[User, ...] = ("gandiva",)
     """Users, besides root and SlurmUser, who may release and bind held jobs: numbers, or names in /etc/passwd
     of slurmctld's host."""
@@ -228,9 +229,20 @@ class ClusterDescription(_Table):
             raise ValueError(
                 f"gandiva.partitions: {unknown[0]!r} is not a partition: expected {', '.join(partitions)}"
             )
+        for alias, model in self.gandiva.gpu_aliases.items():
+            if alias in self.models:
+                raise ValueError(f"gandiva.gpu_aliases: {alias!r} is a gpu_model itself")
+            if model not in self.models:
+                expected = ", ".join(self.models)
+                raise ValueError(f"gandiva.gpu_aliases: {model!r} is no gpu_model: expected {expected}")
         if not any(group.gpus for group in self.nodes):
             raise ValueError("nodes: none has GPUs: give gpu_model and gpus for at least one [[nodes]] table")
         return self
+
+    @property
+    def models(self) -> list[str]:
+        """The GPU types of its nodes."""
+        return sorted({group.gpu_model for group in self.nodes if group.gpu_model is not None})
 
     def nodes_of(self, partition: Partition) -> tuple[tuple[Nodes, int], ...]:
         """The kinds of nodes of a partition, each with how many of them the partition has."""

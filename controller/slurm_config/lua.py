@@ -49,7 +49,8 @@ def settings(description: ClusterDescription) -> str:
         "max_weight": gandiva.max_weight,
         "max_weight_by_account": {name.lower(): w for name, w in gandiva.max_weight_by_account.items()},
         "max_weight_by_qos": {name.lower(): w for name, w in gandiva.max_weight_by_qos.items()},
-        "models": sorted({group.gpu_model for group in description.nodes if group.gpu_model is not None}),
+        "models": description.models,
+        "aliases": gandiva.gpu_aliases,
         # What a job can ask for at most, by partition; an impossible request is refused at submission.
         "nodes": {
             partition.name: [

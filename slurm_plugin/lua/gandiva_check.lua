@@ -112,8 +112,9 @@ function M.settings(given)
          if type(weight) ~= "number" then wrong(key .. "." .. tostring(name), "a number") end
       end
    end
-   -- (Settings made by an earlier version do not have these two.)
-   local settings = { trusted = uids(given.trusted_users), max_weight_by_account = {}, max_weight_by_qos = {} }
+   -- (Settings made by an earlier version do not have these.)
+   local settings = { trusted = uids(given.trusted_users), max_weight_by_account = {}, max_weight_by_qos = {}, aliases = {},
+      shard_types = {} }
    for key, value in pairs(given) do settings[key] = value end
    return settings
 end

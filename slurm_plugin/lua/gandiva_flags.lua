@@ -42,8 +42,9 @@ return function(parts)
    local function gpu_types(value)
       local types = {}
       if #value > 600 or value:find("^,") or value:find(",$") or value:find(",,", 1, true) then return nil end
-      for name in value:gmatch("[^,]+") do
-         if not check.has(settings.models, name) or check.has(types, name) or #types == 16 then return nil end
+      for written in value:gmatch("[^,]+") do
+         local name = parts.gres.meant(written)
+         if not name or check.has(types, name) or #types == 16 then return nil end
          types[#types + 1] = name
       end
       return #types > 0 and types or nil

@@ -20,9 +20,13 @@ return function(parts)
       tres_per_task = "--gpus-per-task",
    }
 
-   local UNITS = { [""] = 1, k = 1024, m = 1024 ^ 2, g = 1024 ^ 3, t = 1024 ^ 4, p = 1024 ^ 5 }
+   local UNITS = { [""] = 1 }
+   for power, unit in ipairs({ "k", "m", "g", "t", "p" }) do
+      UNITS[unit], UNITS[unit .. "ib"], UNITS[unit .. "b"] = 1024 ^ power, 1024 ^ power, 1000 ^ power
+   end
 
-   -- "gres/gpu:a100:2" -> name "gpu", kind "a100", count 2. Not a GRES: nil.
+   -- "gres/gpu:a100:2" -> name "gpu", kind "a100", count 2. Not a GRES: nil. Read as Slurm reads it: what is no number
+   -- at its end is a type, also `2080ti`.
    function M.item(text)
       local rest = text:match("^gres[:/](.*)$")
       -- tres_per_task has cpu:2 and mem:1G beside GRES; those are no GRES.
@@ -31,20 +35,26 @@ return function(parts)
       local name, tail = rest:match("^([^:=]+)(.*)$")
       if not name then return nil, true end
       if tail == "" then return { name = name, count = 1 } end
-      local kind, digits, unit = tail:match("^:([^:=]+)[:=](%d+)(%a?)$")
+      local kind, sign, last = tail:match("^:([^:=]+)([:=])([^:=]+)$")
       if not kind then
-         digits, unit = tail:match("^[:=](%d+)(%a?)$")
+         sign, last = tail:match("^([:=])([^:=]+)$")
       end
-      if not digits then
-         kind = tail:match("^[:=]([^:=]+)$")
-         if kind and kind:find("^%d") then return nil, true end
-         return kind and { name = name, kind = kind, count = 1 }, not kind
+      local digits, unit = (last or ""):match("^(%d+)(%a*)$")
+      local factor = digits and UNITS[unit:lower()]
+      if not factor then
+         if kind or sign ~= ":" then return nil, true end
+         return { name = name, kind = last, count = 1 }
       end
-      local factor = UNITS[unit:lower()]
-      local count = factor and #digits <= 9 and tonumber(digits) * factor
+      local count = #digits <= 9 and tonumber(digits) * factor
       -- Slurm's own numbers end there; larger ones have no place in a message or a request.
       if not count or count >= 2 ^ 31 then return nil, true end
       return { name = name, kind = kind, count = count }
+   end
+
+   -- The model that a GPU type means as it is written, or nil: Gandiva does not know it.
+   function M.meant(kind)
+      local model = settings.aliases[kind] or kind
+      return check.has(settings.models, model) and model or nil
    end
 
    -- One field: its GPUs, its shards, and the words that are neither (kept as they were written).
@@ -54,17 +64,20 @@ return function(parts)
          local item, malformed = M.item(word)
          if item and item.name == "gpu" then
             if item.count > 0 then
+               item.written, item.kind = item.kind, item.kind and M.meant(item.kind) or item.kind
                found.gpus[#found.gpus + 1] = item
             end
          elseif item and (item.name == "shard" or item.name == "mps") then
-            found.shards = found.shards or item.count > 0
+            -- (Slurm compares types by a sum of their letters: only the very names that the site has are others'.)
+            local theirs = item.name == "shard" and item.kind and check.has(settings.shard_types, item.kind)
+            if theirs then found.others[#found.others + 1] = word end
+            found.shards = found.shards or (item.count > 0 and not theirs)
          elseif malformed and word:find("shard", 1, true) then
             -- What Slurm makes of it, we do not wait to see.
             found.shards = true
-         elseif malformed and word:find("gpu", 1, true) then
-            check.refuse(string.format("%s: %s: expected gpu:N or gpu:MODEL:N", M.WRITTEN[name], check.shown(word)),
-               "ESLURM_INVALID_GRES")
          else
+            -- Slurm judges it, where it is an ordinary job's.
+            if malformed and word:find("gpu", 1, true) then found.malformed = word end
             found.others[#found.others + 1] = word
          end
       end
@@ -73,7 +86,7 @@ return function(parts)
 
    -- All four fields of a job description.
    function M.read(job_desc)
-      local request = { any = false, shards = false, others = false, kinds = {} }
+      local request = { any = false, shards = false, kinds = {}, written = {} }
       for _, name in ipairs(M.FIELDS) do
          local text = check.text(job_desc[name])
          if text and #text > 4096 then
@@ -87,6 +100,7 @@ return function(parts)
             if item.kind and not check.has(request.kinds, item.kind) then
                request.kinds[#request.kinds + 1] = item.kind
             end
+            if item.written then request.written[#request.written + 1] = item.written end
          end
       end
       return request
@@ -103,14 +117,33 @@ return function(parts)
    -- Types of single GPUs are Slurm's bookkeeping: a100_3 is the fourth GPU of a node.
    function M.is_index_type(kind)
       local model = kind:match("^(.+)_%d+$")
-      return model ~= nil and check.has(settings.models, model)
+      return model ~= nil and not M.meant(kind) and check.has(settings.models, model)
+   end
+
+   -- Whether types are asked for, and the module has to say them in another way: Slurm has none of these models.
+   function M.names_models(request)
+      local some = false
+      for _, kind in ipairs(request.kinds) do
+         if not M.meant(kind) and not M.is_index_type(kind) then return false end
+         some = some or not M.is_index_type(kind)
+      end
+      return some
+   end
+
+   function M.refuse_malformed(request)
+      for _, name in ipairs(M.FIELDS) do
+         if request[name].malformed then
+            check.refuse(string.format("%s: %s: expected gpu:N or gpu:MODEL:N", M.WRITTEN[name],
+               check.shown(request[name].malformed)), "ESLURM_INVALID_GRES")
+         end
+      end
    end
 
    -- The one model asked for, or nil. Refuses models that the cluster does not have, and mixtures.
    function M.model(request)
       local model
       for _, kind in ipairs(request.kinds) do
-         if not M.is_index_type(kind) and not check.has(settings.models, kind) then
+         if not M.is_index_type(kind) and not M.meant(kind) then
             check.refuse(string.format("unknown GPU type %s: this cluster has %s", check.shown(kind),
                table.concat(settings.models, ", ")), "ESLURM_INVALID_GRES")
          end

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: GPL-2.0-or-later
 -- Jobs that are not Gandiva's. Loaded by gandiva.lua.
 --
--- They are left alone, with two exceptions. Slurm knows each GPU by a type of its own here (a100_0, a100_1,
+-- They are left alone, with two exceptions, and what this module does not know is left to Slurm. Slurm knows each GPU by a type of its own here (a100_0, a100_1,
 -- ...), so `gpu:a100:2` becomes two GPUs of a node with the feature gandiva_a100. And shards belong to
 -- Gandiva's jobs: a job that took some would share its GPU with whoever has its turn there.
 
@@ -10,12 +10,13 @@ return function(parts)
    local M = {}
 
    local FEATURE = "gandiva_"
+   local OURS = FEATURE .. "[%w._-]+$"
 
    -- The user's own constraint and ours.
    local function constraint(old, model)
       local feature = FEATURE .. model
       -- A job's earlier feature of ours is replaced (an update from one model to another).
-      old = old and old:gsub("&" .. FEATURE .. "[a-z0-9]+$", ""):gsub("^" .. FEATURE .. "[a-z0-9]+$", "")
+      old = old and old:gsub("&" .. OURS, ""):gsub("^" .. OURS, "")
       if not old or old == "" or old == feature then return feature end
       if old:find("[%[%]*]") then
          check.refuse(string.format("gpu:%s with --constraint=%s: counts and brackets cannot be combined with a GPU "
@@ -28,29 +29,30 @@ return function(parts)
    -- Where sbatch leaves its request for srun to find.
    local VARIABLES = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK" }
 
-   local function untype_environment(job_desc, model)
+   local function untype_environment(job_desc, written)
       local environment = job_desc.environment
       if not environment then return end
+      local kind = written:gsub("%p", "%%%0")
       for _, name in ipairs(VARIABLES) do
-         local count = tostring(environment[name] or ""):match("^" .. model .. ":(%d+)$")
+         local count = tostring(environment[name] or ""):match("^" .. kind .. ":(%d+)$")
          if count then environment[name] = count end
       end
       local tasks = environment.SLURM_TRES_PER_TASK
       if type(tasks) == "string" then
-         environment.SLURM_TRES_PER_TASK = tasks:gsub("gres/gpu:" .. model .. "([:=]%d+)", "gres/gpu%1")
+         environment.SLURM_TRES_PER_TASK = tasks:gsub("gres/gpu:" .. kind .. "([:=]%d+)", "gres/gpu%1")
       end
    end
 
    -- Change a description (of a new job, or of a change to one) that names a GPU model.
    local function rewrite(job_desc, request, old_features)
+      if not gres.names_models(request) then return end
       local model = gres.model(request)
-      if not model or gres.is_index_type(model) then return end
       local features = constraint(old_features, model)
       for _, name in ipairs(gres.FIELDS) do
          if #request[name].gpus > 0 then job_desc[name] = gres.untyped(request, name) end
       end
       job_desc.features = features
-      untype_environment(job_desc, model)
+      for _, written in ipairs(request.written) do untype_environment(job_desc, written) end
    end
 
    -- The controller asks for shards, without --gandiva, to keep GPUs for a job that migrates (docs/migration.md).
@@ -67,12 +69,11 @@ return function(parts)
             .. "share them", "ESLURM_INVALID_GRES")
       end
       -- srun asks again for its step, with the type that the job no longer has; --gres it takes from the job.
-      if flags.srun and #request.kinds > 0 and #request.tres_per_node.gpus == 0
-         and not gres.is_index_type(request.kinds[1]) then
+      if flags.srun and gres.names_models(request) and #request.tres_per_node.gpus == 0 then
          check.refuse(string.format("srun outside a job takes GPUs with a type as --gres=gpu:%s:N only; or use sbatch",
-            check.shown(request.kinds[1])), "ESLURM_INVALID_GRES")
+            check.shown(request.written[1])), "ESLURM_INVALID_GRES")
       end
-      if #request.kinds > 0 then rewrite(job_desc, request, check.text(job_desc.features)) end
+      rewrite(job_desc, request, check.text(job_desc.features))
    end
 
    function M.modify(job_desc, job_rec)
@@ -80,9 +81,7 @@ return function(parts)
       if request.shards then
          check.refuse("shards belong to time-sliced jobs: ask for whole GPUs", "ESLURM_INVALID_GRES")
       end
-      if #request.kinds > 0 then
-         rewrite(job_desc, request, check.text(job_desc.features) or check.text(job_rec.features))
-      end
+      rewrite(job_desc, request, check.text(job_desc.features) or check.text(job_rec.features))
    end
 
    return M

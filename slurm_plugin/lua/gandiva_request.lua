@@ -54,7 +54,7 @@ return function(parts)
       end
       local features = check.text(job_desc.features)
       if features then
-         local model = features:match("^gandiva_([a-z0-9]+)$")
+         local model = features:match("^gandiva_(.+)$")
          if not model or not check.has(settings.models, model) then
             check.refuse(string.format("--constraint=%s: the controller chooses nodes by their GPUs; use "
                .. "--gandiva-gpu-types, --nodelist or --exclude", check.shown(features)))
@@ -66,7 +66,7 @@ return function(parts)
          check.refuse(string.format("gpu:%s names one GPU: a time-sliced job's GPUs are the controller's choice; ask for "
             .. "gpu:%s:1", check.shown(kind), kind:match("^(.+)_")), "ESLURM_INVALID_GRES")
       end
-      if kind then narrow(kind, "gpu:" .. kind) end
+      if kind then narrow(kind, "gpu:" .. request.written[1]) end
       return types
    end
 
@@ -318,6 +318,7 @@ return function(parts)
       refuse_unfit(job_desc)
 
       local request = gres.read(job_desc)
+      gres.refuse_malformed(request)
       if request.shards then
          check.refuse("shards are Gandiva's to give: ask for GPUs (--gres=gpu:N)", "ESLURM_INVALID_GRES")
       end

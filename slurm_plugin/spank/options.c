@@ -14,7 +14,7 @@
 
 #include "gandiva.h"
 
-#define VALUE_MAX 256
+#define VALUE_MAX 640
 #define GPUS_MAX 4096
 
 static struct {
@@ -130,21 +130,24 @@ static bool suspend_ok(const char *text)
 	return !strcmp(text, "cooperative") || !strcmp(text, "transparent") || !strcmp(text, "requeue");
 }
 
-/* Up to 16 different names of the form [a-z][a-z0-9]*, each of 32 characters at most. */
+static bool name_character(char c)
+{
+	return c && (is_digit(c) || is_lower(c) || is_upper(c) || strchr("._+-", c));
+}
+
+/* Up to 16 different names, each of 64 characters at most. */
 static bool gpu_types_ok(const char *text)
 {
-	char seen[16][33];
+	char seen[16][65];
 	unsigned count = 0;
 	const char *p = text;
 
 	for (;;) {
 		size_t length = 0;
 
-		if (!is_lower(*p) || count == 16)
-			return false;
-		while (is_lower(p[length]) || is_digit(p[length]))
+		while (name_character(p[length]))
 			length++;
-		if (length > 32)
+		if (length < 1 || length > 64 || count == 16)
 			return false;
 		memcpy(seen[count], p, length);
 		seen[count][length] = '\0';
@@ -164,13 +167,9 @@ static bool name_ok(const char *text)
 {
 	size_t length = 0;
 
-	for (; text[length]; length++) {
-		char c = text[length];
-
-		if (!is_digit(c) && !is_lower(c) && !is_upper(c) && !strchr("._+-", c))
-			return false;
-	}
-	return length >= 1 && length <= 64;
+	while (name_character(text[length]))
+		length++;
+	return !text[length] && length >= 1 && length <= 64;
 }
 
 static const struct {

@@ -55,7 +55,7 @@ def test_defaults_are_the_documented_ones() -> None:
         ("cpus = 16", "cpus = true", "nodes[0].cpus: "),
         ("cpus = 16\n", "", "nodes[0].cpus: missing"),
         ("memory_mib = 8192", "memory_mib = 8.5", "nodes[0].memory_mib: "),
-        ('gpu_model = "a100"', 'gpu_model = "A100-80"', "nodes[0].gpu_model: "),
+        ('gpu_model = "a100"', 'gpu_model = "A100 80"', "nodes[0].gpu_model: "),
         ('gpu_model = "a100"\n', "", "nodes[0]: gpus is 4 but gpu_model is missing"),
         ("gpus = 4", "gpus = 0", "none has GPUs|gpu_model is 'a100' but gpus is 0"),
         ("gpus = 4", 'gpus = 4\ngpu_device = "/dev/nvidia0"', "nodes[0].gpu_device: "),

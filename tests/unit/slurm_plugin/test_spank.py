@@ -120,7 +120,12 @@ def test_only_what_slurm_looks_for_is_visible(host: Host) -> None:
         *[f"gandiva-weight={value}" for value in ("0.1", "1", "2.5", "100", "100.0", "0.10000")],
         *[f"gandiva-gpus={value}" for value in ("1-1", "1-4096", "2-8")],
         *["gandiva-pack=yes", "gandiva-migrate=no", "gandiva-suspend=transparent", "gandiva", "no-gandiva"],
-        *["gandiva-gpu-types=a100", "gandiva-gpu-types=a100,h100", "gandiva-model=GPT-2_x.1+" + "y" * 50],
+        *[
+            "gandiva-gpu-types=a100",
+            "gandiva-gpu-types=A100,h100_80gb,2080ti",
+            "gandiva-gpu-types=" + ",".join(f"{i:064}" for i in range(9)),
+            "gandiva-model=GPT-2_x.1+" + "y" * 50,
+        ],
         *["gandiva-search=lr", "gandiva-search=GPT-2_x.1+" + "y" * 50],
     ],
 )
@@ -168,13 +173,13 @@ def test_scrontab_which_hands_no_flag_on_takes_none(host: Host) -> None:
             ("gandiva-gpu-types", value, "different GPU models")
             for value in (
                 "",
-                "A100",
+                "a100 ",
                 "a100,",
                 ",a100",
                 "a100,,b",
                 "a100,a100",
-                "1a",
-                "x" * 33,
+                "a/b",
+                "x" * 65,
                 ",".join("abcdefghijklmnopq"),
             )
         ],

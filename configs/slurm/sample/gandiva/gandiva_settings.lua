@@ -8,6 +8,7 @@ return {
    max_weight_by_account = {},
    max_weight_by_qos = {},
    models = { "a100", "h100" },
+   aliases = {},
    nodes = {
       gpu = {
          { model = "a100", gpus = 4, count = 8 },

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The job_submit module at a site that keeps its own names of GPU types, and its own rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.observe.requests import parse_request
+from tests.unit.slurm_plugin.standin import Slurmctld
+
+PUBLIC = Path(__file__).parents[2] / "public"
+NAMES = (PUBLIC / "gpu-type-names.txt").read_text().split()
+ON = {"gandiva": ""}
+BATCH: dict[str, Any] = {"script": "#!/bin/sh\n"}
+
+
+@pytest.fixture(scope="module")
+def site(make_slurmctld: Callable[..., Slurmctld]) -> Slurmctld:
+    return make_slurmctld(
+        models=NAMES,
+        nodes={"gpu": [{"model": name, "gpus": 4, "count": 1} for name in NAMES]},
+        aliases={"a100": "A100", "a100-80": "A100_80GB"},
+        shard_types=["l4"],
+    )
+
+
+@pytest.mark.public
+@pytest.mark.parametrize("name", NAMES)
+def test_a_job_asks_for_gpus_by_the_name_that_the_site_gave_them(site: Slurmctld, name: str) -> None:
+    for written in (f"gres/gpu:{name}:2", f"gpu:{name}=2"):
+        ordinary = site.submit(tres_per_node=written)
+        assert (ordinary.rc, ordinary.said) == (0, [])
+        assert ordinary.fields == {"tres_per_node": "gres/gpu:2", "features": f"gandiva_{name}"}
+        ours = site.submit(ON, **BATCH, tres_per_node=written)
+        assert parse_request(ours.fields["admin_comment"]).gpu_types == (name,)
+    # Without a number it is one, also where the name begins with digits: so Slurm reads it.
+    assert site.submit(tres_per_node=f"gres/gpu:{name}").fields["tres_per_node"] == "gres/gpu:1"
+    named = site.submit({"gandiva_gpu_types": f"{name},h200" if name == "h200" else name}, **BATCH, **GPU)
+    assert named.request["gpu_types"] == [name]
+    by_feature = site.submit(ON, **BATCH, **GPU, features=f"gandiva_{name}")
+    assert by_feature.request["gpu_types"] == [name]
+    exact = site.submit(tres_per_node=f"gres/gpu:{name}_3:1")
+    assert (exact.rc, exact.fields) == (0, {})
+    assert "names one GPU" in site.submit(ON, **BATCH, tres_per_node=f"gres/gpu:{name}_3:1").said[0]
+
+
+GPU: dict[str, Any] = {"tres_per_node": "gres/gpu:1"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_name_replaces_another_in_a_change(site: Slurmctld, name: str) -> None:
+    answer = site.modify({"features": f"fat&gandiva_{name}"}, tres_per_node="gres/gpu:H800:1")
+    assert answer.fields == {"tres_per_node": "gres/gpu:1", "features": "fat&gandiva_H800"}
+
+
+def test_what_srun_inherits_is_compared_as_text(site: Slurmctld) -> None:
+    name = "a100-sxm4-80gb"
+    environment = {"SLURM_GPUS": f"{name}:2", "SLURM_TRES_PER_TASK": f"cpu:2,gres/gpu:{name}:1"}
+    answer = site.submit(tres_per_job=f"gres/gpu:{name}:2", environment=environment)
+    assert answer.environment == {"SLURM_GPUS": "2", "SLURM_TRES_PER_TASK": "cpu:2,gres/gpu:1"}
+    other = site.submit(tres_per_job="gres/gpu:A100.80gb:2", environment={"SLURM_GPUS": "A100x80gb:2"})
+    assert other.environment == {"SLURM_GPUS": "A100x80gb:2"}
+
+
+def test_an_alias_is_the_model_it_stands_for(site: Slurmctld) -> None:
+    answer = site.submit(tres_per_job="gres/gpu:a100:2", environment={"SLURM_GPUS": "a100:2"})
+    assert answer.fields == {"tres_per_job": "gres/gpu:2", "features": "gandiva_A100"}
+    assert answer.environment == {"SLURM_GPUS": "2"}
+    assert (
+        site.submit(tres_per_node="gres/gpu:a100:1,gres/gpu:A100:1").fields["tres_per_node"] == "gres/gpu:2"
+    )
+    ours = site.submit({"gandiva_gpu_types": "a100-80"}, **BATCH, **GPU)
+    assert ours.request["gpu_types"] == ["A100_80GB"]
+    contradiction = site.submit({"gandiva_gpu_types": "H800"}, **BATCH, tres_per_node="gres/gpu:a100:1")
+    assert contradiction.rc != 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "gres/gpu:k80:2",  # nodes that are not described keep their types
+        "gres/gpu:a100:1,gres/gpu:k80:1",
+        "gres/gpu:A100_0:1,gres/gpu:A100_1:1",
+        "gres/gpu:1:2:3",
+        "gres/gpu:99999999999999",
+        "gres/shard:l4:2",
+        "gres/localtmp:100,gres/vmem:2G",
+    ],
+)
+def test_what_the_module_does_not_know_is_left_to_slurm(site: Slurmctld, words: str) -> None:
+    for client in ([], ["GANDIVA_CLIENT=srun"]):
+        for name in ("tres_per_node", "tres_per_job"):
+            job: dict[str, Any] = {name: words}
+            answer = site.submit(client, **job)
+            assert (answer.rc, answer.said, answer.fields) == (0, [], {})
+    assert site.modify({}, tres_per_node=words).fields == {}
+    refused = site.submit(ON, **BATCH, tres_per_node=words)
+    assert refused.rc != 0 and len(refused.said) == 1
+
+
+@pytest.mark.parametrize("words", ["gres/shard:2", "shard:A100_0:1", "gres/shard:l4=x", "shard:0_01AA:1"])
+def test_shards_that_may_be_of_a_time_sliced_gpu_are_not(site: Slurmctld, words: str) -> None:
+    """A name of another spelling will not do: Slurm compares sums of their letters."""
+    answer = site.submit(tres_per_node=words)
+    assert answer.rc != 0 and "shards belong to time-sliced jobs" in answer.said[0]
+    assert site.modify({}, tres_per_node=words).rc != 0
+
+
+def test_a_model_that_looks_like_a_gpu_of_another_is_a_model(
+    make_slurmctld: Callable[..., Slurmctld],
+) -> None:
+    site = make_slurmctld(models=["a100", "a100_80"])
+    assert site.submit(tres_per_node="gres/gpu:a100_80:2").fields["features"] == "gandiva_a100_80"
+    assert site.submit(tres_per_node="gres/gpu:a100_80_1:1").fields == {}
+    assert site.submit(tres_per_node="gres/gpu:a100_1:1").fields == {}
