@@ -11,7 +11,6 @@ A GPU's index is its minor number, the N of /dev/nvidiaN, as Slurm has it. NVML 
 """
 
 import contextlib
-import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, wait
@@ -21,7 +20,15 @@ from typing import Any, Protocol
 
 from controller.agent.deadline import Deadline
 from controller.agent.processes import Processes
-from controller.nodes.protocol import MAX_REASON_CHARS, AgentError, ErrorKind, GpuProcess, GpuSample, JobId
+from controller.nodes.protocol import (
+    MAX_NAME_CHARS,
+    MAX_REASON_CHARS,
+    AgentError,
+    ErrorKind,
+    GpuProcess,
+    GpuSample,
+    JobId,
+)
 
 NOT_LISTED = "the driver does not list it any more: it has fallen off the bus"
 
@@ -84,15 +91,9 @@ class GpuSource(Protocol):
 
 
 def model_slug(name: str) -> str:
-    """The GPU model as it appears in Slurm types: "NVIDIA A100-SXM4-80GB" is "a100"."""
-    words = re.findall(r"[A-Za-z0-9-]+", name)
-    words = [word for word in words if word.lower() not in ("nvidia", "tesla", "geforce", "quadro")]
-    if not words:
-        return "gpu"
-    slug = words[0].split("-")[0].lower()
-    if slug in ("rtx", "gtx", "titan") and len(words) > 1:
-        slug += words[1].split("-")[0].lower()
-    return slug if re.fullmatch(r"[a-z][a-z0-9]*", slug) else "gpu" + re.sub(r"[^a-z0-9]", "", slug)
+    """The whole name of a product, as Slurm's AutoDetect writes it: "NVIDIA A100-SXM4-80GB" is
+    "nvidia_a100-sxm4-80gb"."""
+    return name.lower().replace(" ", "_")[:MAX_NAME_CHARS] or "gpu"
 
 
 class NvmlSource:

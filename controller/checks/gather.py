@@ -18,6 +18,7 @@ from controller.api.access import client_token
 from controller.checks import agents, controller, files, gpus, slurm_files, slurm_options
 from controller.checks.finding import Finding, Subject
 from controller.checks.partitions import judge_partitions
+from controller.checks.products import judge_products
 from controller.checks.slurm_options import SlurmOptions
 from controller.errors import ClusterError, GandivaError, NodeError, SettingsError
 from controller.settings.loading import load_settings
@@ -174,6 +175,7 @@ async def _nodes(request: Request, settings: Settings | None, options: SlurmOpti
     if settings is not None:
         answers, refusal = await _agents(request, settings.nodes, known)
         findings += refusal
+        findings += judge_products(known, answers, settings.nodes)
     findings += await _partitions(request, [node.name for node in known], options)
     for node in known:
         findings += gpus.judge_node(node, options.file, options.release)

@@ -107,6 +107,11 @@ class NodesSettings(Section):
         {},
         'Where to reach a node whose address is not the one Slurm knows: node name = "host" or "host:port".',
     )
+    gpu_products: dict[str, list[str]] = setting(
+        {},
+        "For `gandiva check`: what the driver may call the GPUs of a type, whose name does not say it or "
+        'says it of several: a100 = ["NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"].',
+    )
 
 
 class SuspendSettings(Section):

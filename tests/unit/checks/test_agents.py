@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,17 @@ from typing import Any
 import pytest
 
 from controller import __version__
+from controller.agent.gpus import model_slug
 from controller.checks.agents import AgentAnswer, judge_agent
 from controller.checks.finding import Finding, Level
 from controller.checks.gpus import gpu_nodes
+from controller.checks.products import judge_products
 from controller.nodes import protocol
 from controller.nodes.protocol import HelloResult
 from controller.settings.schema import Settings
 from tests.unit.checks.test_slurm import nodes_reply
 
+PUBLIC = Path(__file__).parents[2] / "public"
 GOOD = {
     "protocol": "gandiva-agent",
     "version": protocol.VERSION,
@@ -73,7 +77,6 @@ def test_an_agent_in_order() -> None:
             "error",
             "reset the GPU or reboot",
         ),
-        ({"gpus": [{**gpu, "model": "Tesla V100"} for gpu in GOOD["gpus"]]}, "warning", "gpu_model of n1"),  # type: ignore[attr-defined]
         ({"driver_version": "535.1", "checkpoint_supported": False}, "warning", "driver 570 or newer"),
         ({"driver_version": ""}, "error", "nvidia-smi"),
         ({"run_dir_filesystem": "ext4"}, "warning", "systemctl enable --now run-gandiva.mount"),
@@ -151,3 +154,86 @@ def test_a_gpu_that_is_missing_or_broken_is_named() -> None:
     assert "/dev/nvidia1 of Slurm's 4 GPUs is missing: the driver lists only 0, 2, 3" in missing.found
     (broken,) = bad(hello(gpus=[{**gpus[0], "reason": "it has fallen off the bus"}, *gpus[1:]]))
     assert "GPU 0 (GPU-0): it has fallen off the bus" in broken.found
+
+
+def named(name: str, *products: str, **settings: Any) -> list[Finding]:
+    """What is found of GPUs that the site calls so, on nodes n1, n2, … with these."""
+    gres = nodes_reply().replace("a100", name)
+    (node,) = gpu_nodes(gres)
+    nodes = [node._replace(record=node.record._replace(name=f"n{i}")) for i in range(1, len(products) + 1)]
+    gpus: Any = GOOD["gpus"]
+    answers = {
+        each.name: hello(gpus=[{**gpu, "model": model_slug(product)} for gpu in gpus])
+        for each, product in zip(nodes, products, strict=True)
+    }
+    known = Settings.model_validate({"nodes": settings}).nodes
+    return [finding for finding in judge_products(nodes, answers, known) if finding.level is not Level.OK]
+
+
+with (PUBLIC / "gpu-names.csv").open() as rows:
+    PRODUCTS = [(row["site_model"], row["nvml_name"]) for row in csv.DictReader(rows)]
+
+
+@pytest.mark.public
+@pytest.mark.parametrize(("name", "product"), PRODUCTS)
+def test_a_name_that_says_the_product_is_no_finding_and_that_of_another_is(name: str, product: str) -> None:
+    assert named(name, product) == []
+    for other, _ in PRODUCTS:
+        assert (named(other, product) == []) == (other == name), other
+
+
+@pytest.mark.parametrize(
+    ("name", "product"),
+    [
+        ("a100", "NVIDIA A100-SXM4-80GB"),
+        ("A100.80gb", "NVIDIA A100 80GB PCIe"),
+        ("a100_40", "NVIDIA A100-PCIE-40GB"),
+        ("nvidia_a100-sxm4-80gb", "NVIDIA A100-SXM4-80GB"),
+        ("h100_80gb", "NVIDIA H100 80GB HBM3"),
+        ("h100_nvl", "NVIDIA H100 NVL"),
+        ("2080ti", "NVIDIA GeForce RTX 2080 Ti"),
+        ("nvidia_l40s", "NVIDIA L40S"),
+        ("Tesla-K80", "Tesla K80"),
+        ("teslaV100", "Tesla V100-SXM2-16GB"),
+        ("rtx6000ada", "NVIDIA RTX 6000 Ada Generation"),
+        ("a6000", "NVIDIA RTX A6000"),
+        ("gh200", "NVIDIA GH200 480GB"),
+        ("quadro8000", "Quadro 8000"),
+    ],
+)
+def test_what_a_name_may_leave_out(name: str, product: str) -> None:
+    assert named(name, product) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "product"),
+    [
+        ("gtx1080", "NVIDIA GeForce GTX 1080 Ti"),
+        ("rtx2080ti", "NVIDIA GeForce RTX 2080"),
+        ("rtx6000", "NVIDIA RTX 6000 Ada Generation"),
+        ("rtx6000", "NVIDIA RTX PRO 6000 Blackwell Server Edition"),
+        ("l40", "NVIDIA L40S"),
+        ("a10", "NVIDIA A10G"),
+        ("a100_80gb", "NVIDIA A100-SXM4-40GB"),
+        ("h100", "NVIDIA H200"),
+        ("tesla-smx2", "Tesla V100-SXM2-16GB"),
+    ],
+)
+def test_a_name_of_another_product_is_a_warning_until_the_site_says_what_it_has(
+    name: str, product: str
+) -> None:
+    (finding,) = named(name, product)
+    assert finding.level is Level.WARNING and model_slug(product) in finding.found
+    assert f'[nodes.gpu_products] "{name}" = ["{model_slug(product)}"]' in finding.change
+    for said in (product, model_slug(product)):
+        assert named(name, product, gpu_products={name: [said]}) == []
+    assert named(name, product, gpu_products={name: [f"{product} Other"]}) != []
+
+
+def test_products_of_one_name_are_compared_whole() -> None:
+    both = ["NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"]
+    (finding,) = named("a100", *both, both[0])
+    assert "nvidia_a100-sxm4-40gb (n1, n3), nvidia_a100-sxm4-80gb (n2)" in finding.found
+    assert named("a100", *both, gpu_products={"a100": both}) == []
+    (finding,) = named("a100", *both, gpu_products={"a100": both[:1]})
+    assert "nvidia_a100-sxm4-80gb (n2)" in finding.found and "40gb" not in finding.found

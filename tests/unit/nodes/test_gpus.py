@@ -34,16 +34,12 @@ GPU = GpuReading(0, "GPU-0", "a100", 1000, 0, 0.0, healthy=True)
 @pytest.mark.parametrize(
     ("name", "slug"),
     [
-        ("NVIDIA A100-SXM4-80GB", "a100"),
-        ("NVIDIA H100 80GB HBM3", "h100"),
-        ("Tesla V100-SXM2-16GB", "v100"),
-        ("NVIDIA GeForce RTX 4090", "rtx4090"),
-        ("NVIDIA RTX A6000", "rtxa6000"),
-        ("NVIDIA L40S", "l40s"),
-        ("NVIDIA GH200 480GB", "gh200"),
-        ("Tesla T4", "t4"),
-        ("Quadro 8000", "gpu8000"),
+        ("NVIDIA A100-SXM4-80GB", "nvidia_a100-sxm4-80gb"),
+        ("NVIDIA H100 80GB HBM3", "nvidia_h100_80gb_hbm3"),
+        ("NVIDIA GeForce RTX 2080 Ti", "nvidia_geforce_rtx_2080_ti"),
+        ("Tesla T4", "tesla_t4"),
         ("", "gpu"),
+        ("x" * 95, "x" * 64),
     ],
 )
 def test_model_slug(name: str, slug: str) -> None:

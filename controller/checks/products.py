@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the driver calls the GPUs, against the site's name of their type. Pure."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from controller.checks.agents import AgentAnswer
+from controller.checks.finding import Finding, Subject
+from controller.checks.gpus import KnownNode
+from controller.settings.schema import NodesSettings
+
+_LEFT_OUT = re.compile(
+    "nvidia|tesla|geforce|quadro|[rg]tx|sxm[0-9]?|pcie|nvl|hbm[0-9]?e?|generation|blackwell"
+    "|server|workstation|edition"
+)
+"""Words of a product's name that the name of its type need not have. Others, such as `ti`, `ada`, `pro`, make
+another product; sizes of memory may be left out, but not be wrong."""
+
+
+def judge_products(
+    known: Iterable[KnownNode], answers: Mapping[str, AgentAnswer], settings: NodesSettings
+) -> Iterator[Finding]:
+    """About each GPU type, what its nodes' drivers call it."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for node in known:
+        hello = answers[node.name].hello if node.name in answers else None
+        if hello is not None and node.gpus:
+            for product in dict.fromkeys(gpu.model for gpu in hello.gpus):
+                found.setdefault(node.gpus[0].model, {}).setdefault(product, []).append(node.name)
+    for model, nodes in found.items():
+        subject = Subject(model, "product")
+        said = {_flat(product) for product in settings.gpu_products.get(model, ())}
+        if said:
+            nodes = {product: on for product, on in nodes.items() if _flat(product) not in said}
+        shown = ", ".join(
+            f"{product} ({', '.join(on[:3])}{', …' if len(on) > 3 else ''})" for product, on in nodes.items()
+        )
+        if nodes and (said or len(nodes) > 1 or not _says(model, *nodes)):
+            every = ", ".join(f'"{product}"' for product in [*settings.gpu_products.get(model, ()), *nodes])
+            yield subject.warning(
+                f"Slurm calls them {model}, the driver {shown}",
+                f"if the type is wrong: gpu_model in the cluster description; if not, in gandiva.toml: "
+                f'[nodes.gpu_products] "{model}" = [{every}]',
+            )
+        else:
+            yield subject.ok(shown or "as gpu_products says")
+
+
+def _flat(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _says(model: str, product: str) -> bool:
+    """Whether the name of a type is made of the product's words, in their order, and leaves out none that
+    makes another product."""
+    pattern = ""
+    for word in re.findall(r"[a-z0-9]+", product.lower()):
+        size = re.fullmatch(r"([0-9]+)gb", word)
+        optional = rf"(?:{size[1]}(?:gb?)?)?" if size else rf"(?:{word})?"
+        pattern += optional if size or _LEFT_OUT.fullmatch(word) else word
+    return re.fullmatch(pattern, _flat(model)) is not None
