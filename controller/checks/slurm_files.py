@@ -167,6 +167,11 @@ def _job_submit(options: SlurmOptions, host: str, user: str) -> Iterator[Finding
             f"{found}: jobs with --gandiva start as ordinary ones",
             f"in {script}: {'; '.join(missing)} (see {folder}/gandiva/job_submit.lua.example)",
         )
+    elif "tres_per_" in code.partition("gandiva.job_submit(")[2].partition("slurm_job_modify")[0]:
+        yield subject.warning(
+            f"{script}: behind gandiva.job_submit a rule reads tres_per_…, where GPUs have no types any more",
+            f"in {script}: move the rule before gandiva.job_submit(…), where it sees what the user wrote",
+        )
     else:
         yield subject.ok(f"{script} calls the module")
     yield _lua_version(host, module, parts)

@@ -18,6 +18,7 @@ from controller.checks.slurm_options import SlurmOptions, judge_admin_level, jud
 from controller.nodes.installed import built_for, filesystem_of, keys_from_anywhere
 from controller.settings.loading import parse_settings
 
+RULE = (Path(__file__).parents[2] / "public" / "site-rule-typed-gres.lua").read_text()
 CONFIG = (Path(__file__).parent / "recorded" / "config-26.05.txt").read_text()
 REPOSITORY = Path(__file__).resolve().parents[3]
 GRES = ",".join([f"gpu:a100_{i}:1" for i in range(4)] + [f"shard:a100_{i}:16" for i in range(4)])
@@ -355,6 +356,13 @@ def test_files_in_order(folder: Path) -> None:
             "job_submit",
             "dofile(",
         ),
+        pytest.param(
+            "job_submit.lua",
+            f"dofile('gandiva.lua')\nlocal rc = gandiva.job_submit(a, b, c)\n{RULE}\ngandiva.job_modify(a)\n",
+            "job_submit",
+            "move the rule before gandiva.job_submit",
+            marks=pytest.mark.public,
+        ),
         ("gandiva/gandiva.lua", 'M.version = "0.0.9"\n', "Lua module", f"version {__version__}"),
         ("gandiva/gandiva.lua", None, "Lua module", f"version {__version__}"),
         (
@@ -385,6 +393,13 @@ def test_one_wrong_file_is_one_finding(
         (folder / name).write_text(text)
     (finding,) = bad(files_of(folder))
     assert finding.check == check and change in finding.change, finding
+
+
+def test_a_rule_before_the_call_is_well(folder: Path) -> None:
+    (folder / "job_submit.lua").write_text(
+        f"dofile('gandiva.lua')\n{RULE}\nreturn gandiva.job_submit(a, b, c)\ngandiva.job_modify(a)\n"
+    )
+    assert bad(files_of(folder)) == []
 
 
 def test_a_script_that_is_not_executable(folder: Path) -> None:

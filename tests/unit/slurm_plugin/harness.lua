@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: GPL-2.0-or-later
 -- Stands in for slurmctld's Lua: reads one Lua expression a line (a case), writes one JSON object a line.
--- Usage: lua harness.lua FOLDER_OF_THE_MODULE. The first line is the settings.
+-- Usage: lua harness.lua FOLDER_OF_THE_MODULE [JOB_SUBMIT_LUA]. The first line is the settings.
 
 local folder = arg[1]
 
@@ -84,9 +84,14 @@ local settings = evaluate(io.read("l"))
 local real_dofile = dofile
 function dofile(path)
    if path:find("gandiva_settings.lua$") then return settings end
+   if path:find("/gandiva.lua$") then path = folder .. "/gandiva.lua" end
    return real_dofile(path)
 end
-local gandiva = real_dofile(folder .. "/gandiva.lua")
+local gandiva = dofile("/gandiva.lua")
+if arg[2] then
+   real_dofile(arg[2])
+   gandiva = { job_submit = slurm_job_submit, job_modify = slurm_job_modify }
+end
 io.write(json({ logged = logged }), "\n")
 io.flush()
 

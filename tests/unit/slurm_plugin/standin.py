@@ -56,9 +56,11 @@ class Answer:
 class Slurmctld:
     """A Lua process that has loaded the module and answers cases."""
 
-    def __init__(self, lua: str, **settings: Any) -> None:
+    def __init__(self, lua: str, script: Path | None = None, **settings: Any) -> None:
+        """`script`: the site's job_submit.lua; None: the module alone."""
+        scripts = [] if script is None else [str(script)]
         self._process = subprocess.Popen(
-            [lua, str(HERE / "harness.lua"), str(LUA)],
+            [lua, str(HERE / "harness.lua"), str(LUA), *scripts],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

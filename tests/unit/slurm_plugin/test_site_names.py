@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from controller.observe.requests import parse_request
+from controller.slurm_config.lua import EXAMPLE
 from tests.unit.slurm_plugin.standin import Slurmctld
 
 PUBLIC = Path(__file__).parents[2] / "public"
@@ -117,3 +118,36 @@ def test_a_model_that_looks_like_a_gpu_of_another_is_a_model(
     assert site.submit(tres_per_node="gres/gpu:a100_80:2").fields["features"] == "gandiva_a100_80"
     assert site.submit(tres_per_node="gres/gpu:a100_80_1:1").fields == {}
     assert site.submit(tres_per_node="gres/gpu:a100_1:1").fields == {}
+
+
+@pytest.fixture
+def ruled(make_slurmctld: Callable[..., Slurmctld], tmp_path: Path) -> Slurmctld:
+    """The shipped job_submit.lua with a site's rule wherever it says that these go: GPU types are named."""
+    rule = (PUBLIC / "site-rule-typed-gres.lua").read_text()
+    lines = EXAMPLE.format(sysconfdir="/etc/slurm", slurm_files="/etc/slurm").splitlines()
+    places = [line for line in lines if "your own rules here" in line]
+    assert len(places) == 2, "one for submissions, one for changes"
+    script = tmp_path / "job_submit.lua"
+    script.write_text("".join(f"{line}\n{rule if line in places else ''}" for line in lines))
+    return make_slurmctld(script=script)
+
+
+@pytest.mark.public
+def test_a_sites_rule_sees_what_the_user_wrote(ruled: Slurmctld) -> None:
+    for options in ({}, ON):
+        taken = ruled.submit(options, **BATCH, tres_per_node="gres/gpu:a100:1")
+        assert (taken.rc, taken.said) == (0, [])
+        assert taken.fields["tres_per_node"] == "gres/gpu:1", "and then it was rewritten"
+        refused = ruled.submit(options, **BATCH, tres_per_node="gres/gpu:1")
+        assert refused.rc == -1 and refused.said == ["site: name a GPU type"]
+    assert ruled.submit({"gandiva_weight": "0"}, **BATCH, tres_per_node="gres/gpu:a100:1").rc == -1
+
+
+def test_the_controllers_changes_pass_by_the_sites_rules(ruled: Slurmctld) -> None:
+    ours = {"admin_comment": 'gandiva:{"v":1}'}
+    for uid in (0, 64030, 997):
+        unbound = ruled.modify(ours, uid=uid, tres_per_node="gres/gpu:1")
+        assert (unbound.rc, unbound.said) == (0, [])
+    assert ruled.modify({}, tres_per_node="gres/gpu:1").said == ["site: name a GPU type"]
+    assert ruled.modify({}, tres_per_node="gres/gpu:a100:1").fields["features"] == "gandiva_a100"
+    assert ruled.modify(ours, req_nodes="n1").rc == 2002
