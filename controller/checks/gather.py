@@ -5,6 +5,7 @@ A source that does not answer becomes a finding, and does not delay the others.
 """
 
 import asyncio
+import contextlib
 import socket
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import TypeVar
 from controller.api.access import client_token
 from controller.checks import agents, controller, files, gpus, slurm_files, slurm_options
 from controller.checks.finding import Finding, Subject
+from controller.checks.gpu_types import SACCTMGR, judge_types
 from controller.checks.partitions import judge_partitions
 from controller.checks.products import judge_products
 from controller.checks.slurm_options import SlurmOptions
@@ -160,6 +162,8 @@ async def _nodes(request: Request, settings: Settings | None, options: SlurmOpti
     except ClusterError as failure:
         return [subject.error(str(failure), "scontrol show nodes")]
     findings: list[Finding] = []
+    types = [item.type for node in known for item in node.gres or () if item.name == "gpu"]
+    models = {gpu.model for node in known for gpu in node.gpus}
     if request.nodes:
         unknown = [name for name in request.nodes if name not in {node.name for node in known}]
         say = ("Slurm has no such node with GPUs", "sinfo -N -o '%N %G'")
@@ -169,14 +173,14 @@ async def _nodes(request: Request, settings: Settings | None, options: SlurmOpti
         line = f"in {options.file}: include gandiva/slurm.conf (see gandiva config slurm)"
         return [subject.error("Slurm has no node with GPUs", line)]
     elif not all(gpus.left_out(node) for node in known):
-        findings += [gpus.not_shared(node) for node in known if gpus.left_out(node)]
+        findings += [gpus.not_shared(node, models, options.file) for node in known if gpus.left_out(node)]
         known = tuple(node for node in known if not gpus.left_out(node))
     answers: dict[str, agents.AgentAnswer] = {}
     if settings is not None:
         answers, refusal = await _agents(request, settings.nodes, known)
         findings += refusal
         findings += judge_products(known, answers, settings.nodes)
-    findings += await _partitions(request, [node.name for node in known], options)
+    findings += await _partitions(request, [node.name for node in known], types, options)
     for node in known:
         findings += gpus.judge_node(node, options.file, options.release)
         if settings is not None and node.name in answers:
@@ -184,14 +188,20 @@ async def _nodes(request: Request, settings: Settings | None, options: SlurmOpti
     return findings
 
 
-async def _partitions(request: Request, nodes: Sequence[str], options: SlurmOptions) -> list[Finding]:
-    """Those of these nodes."""
+async def _partitions(
+    request: Request, nodes: Sequence[str], types: Sequence[str], options: SlurmOptions
+) -> list[Finding]:
+    """Those of these nodes; and limits and weights of GPUs by their types."""
     what = "reading the partitions"
     try:
-        known = parse_partitions(await _command(request, *SCONTROL, what=what), what)
+        text = await _command(request, *SCONTROL, what=what)
+        known = parse_partitions(text, what)
     except ClusterError as failure:
         return [Subject("slurm", "partitions").error(str(failure), "scontrol show partition")]
-    return list(judge_partitions(known, nodes, options))
+    tables = []
+    with contextlib.suppress(ClusterError):  # what is wrong with slurmdbd is another finding
+        tables = [await _command(request, *argv, what="reading the limits") for argv in SACCTMGR]
+    return [*judge_partitions(known, nodes, options), *judge_types(options, text, tables, types)]
 
 
 async def _agents(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The nodes as Slurm has them: GRES types of one GPU each, shards, features, state. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,10 +48,17 @@ def left_out(node: KnownNode) -> bool:
     return node.gres is not None and not node.gpus and all(item.name != "shard" for item in node.gres)
 
 
-def not_shared(node: KnownNode) -> Finding:
-    """About a node that is left out where others are not: a site may begin with some."""
-    gres = node.record.gres or "none"
-    return Subject(node.name, "GRES").ok(f"{gres}: no shards, so for ordinary jobs only")
+def not_shared(node: KnownNode, models: Collection[str], slurm_conf: Path) -> Finding:
+    """About a node that is left out where others are not: a site may begin with some. `models`: theirs."""
+    subject, gres, record = Subject(node.name, "GRES"), node.record.gres or "none", node.record
+    for feature in [f"gandiva_{item.type}" for item in node.gres or () if item.type in models]:
+        if feature not in record.features:
+            return subject.warning(
+                f"{gres}: an ordinary job that names the type finds nodes with the feature {feature} only",
+                f"NodeName={node.name} in {slurm_conf}: Feature={','.join([*record.features, feature])}, "
+                "then scontrol reconfigure",
+            )
+    return subject.ok(f"{gres}: no shards, so for ordinary jobs only")
 
 
 def judge_node(node: KnownNode, slurm_conf: Path, slurm_release: str) -> Iterator[Finding]:
