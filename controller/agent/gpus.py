@@ -20,15 +20,7 @@ from typing import Any, Protocol
 
 from controller.agent.deadline import Deadline
 from controller.agent.processes import Processes
-from controller.nodes.protocol import (
-    MAX_NAME_CHARS,
-    MAX_REASON_CHARS,
-    AgentError,
-    ErrorKind,
-    GpuProcess,
-    GpuSample,
-    JobId,
-)
+from controller.nodes.protocol import MAX_REASON_CHARS, AgentError, ErrorKind, GpuProcess, GpuSample, JobId
 
 NOT_LISTED = "the driver does not list it any more: it has fallen off the bus"
 
@@ -91,9 +83,8 @@ class GpuSource(Protocol):
 
 
 def model_slug(name: str) -> str:
-    """The whole name of a product, as Slurm's AutoDetect writes it: "NVIDIA A100-SXM4-80GB" is
-    "nvidia_a100-sxm4-80gb"."""
-    return name.lower().replace(" ", "_")[:MAX_NAME_CHARS] or "gpu"
+    """The whole name of a product, as Slurm's AutoDetect writes it: `nvidia_a100-sxm4-80gb`."""
+    return name.lower().replace(" ", "_")[:MAX_REASON_CHARS] or "gpu"
 
 
 class NvmlSource:

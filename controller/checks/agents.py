@@ -105,7 +105,6 @@ def _gpus(node: KnownNode, hello: HelloResult, slurm_conf: str) -> Finding:
     subject = Subject(node.name, "GPUs")
     seen = [gpu.index for gpu in hello.gpus]
     known = [gpu.index for gpu in node.gpus]
-    models = sorted({gpu.model for gpu in hello.gpus})
     if not seen:
         return subject.error("the driver shows none", f"on {node.name}: nvidia-smi; is the driver loaded?")
     if bad := [gpu for gpu in hello.gpus if gpu.reason]:
@@ -113,24 +112,19 @@ def _gpus(node: KnownNode, hello: HelloResult, slurm_conf: str) -> Finding:
             f"GPU {gpu.index} ({gpu.uuid or '/dev/nvidia' + str(gpu.index)}): {gpu.reason}" for gpu in bad
         )
         return subject.error(f"no job gets {found}", f"on {node.name}: {_MEND}")
-    if missing := sorted(set(known) - set(seen)) if set(seen) < set(known) else []:
-        names = ", ".join(f"/dev/nvidia{index}" for index in missing)
-        there = ", ".join(map(str, seen))
-        gres = gres_line(node.gpus[0].model, max(seen) + 1, node.gpus[0].shards)
+    model, shards = (node.gpus[0].model, node.gpus[0].shards) if node.gpus else ("MODEL", 16)
+    gres, there = gres_line(model, max(seen) + 1, shards), ", ".join(map(str, seen))
+    line = f"NodeName={node.name} in {slurm_conf}: Gres={gres}, gres.conf likewise, {RESTART}"
+    if set(seen) < set(known):
+        names = ", ".join(f"/dev/nvidia{index}" for index in sorted(set(known) - set(seen)))
         return subject.error(
             f"{names} of Slurm's {len(known)} GPUs is missing: the driver lists only {there}",
-            f"on {node.name}: {_MEND}; if it never had more: NodeName={node.name} in {slurm_conf}: "
-            f"Gres={gres}, gres.conf likewise, {RESTART}",
+            f"on {node.name}: {_MEND}; if it never had more: {line}",
         )
     if seen != known:
-        model = node.gpus[0].model if node.gpus else "MODEL"
-        shards = max((gpu.shards for gpu in node.gpus), default=16)
-        return subject.error(
-            f"the driver shows /dev/nvidia{', '.join(map(str, seen))} ({models[0]}), Slurm has "
-            f"{', '.join(map(str, known)) or 'none'}",
-            f"NodeName={node.name} in {slurm_conf}: Gres={gres_line(model, max(seen) + 1, shards)}, "
-            f"gres.conf likewise, {RESTART}",
-        )
+        slurms = ", ".join(map(str, known)) or "none"
+        shown = f"the driver shows /dev/nvidia{there} ({hello.gpus[0].model}), Slurm has {slurms}"
+        return subject.error(shown, line)
     return subject.ok(f"{len(seen)}, as Slurm has them")
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from controller.checks.agents import AgentAnswer
-from controller.checks.finding import Finding, Subject
+from controller.checks.finding import Finding, Subject, some
 from controller.checks.gpus import KnownNode
 from controller.settings.schema import NodesSettings
 
@@ -28,22 +28,18 @@ def judge_products(
             for product in dict.fromkeys(gpu.model for gpu in hello.gpus):
                 found.setdefault(node.gpus[0].model, {}).setdefault(product, []).append(node.name)
     for model, nodes in found.items():
-        subject = Subject(model, "product")
-        said = {_flat(product) for product in settings.gpu_products.get(model, ())}
-        if said:
-            nodes = {product: on for product, on in nodes.items() if _flat(product) not in said}
-        shown = ", ".join(
-            f"{product} ({', '.join(on[:3])}{', …' if len(on) > 3 else ''})" for product, on in nodes.items()
-        )
-        if nodes and (said or len(nodes) > 1 or not _says(model, *nodes)):
-            every = ", ".join(f'"{product}"' for product in [*settings.gpu_products.get(model, ()), *nodes])
-            yield subject.warning(
+        allowed = settings.gpu_products.get(model, [])
+        wrong = {product: on for product, on in nodes.items() if _flat(product) not in map(_flat, allowed)}
+        shown = ", ".join(f"{product} ({some(on)})" for product, on in wrong.items())
+        every = ", ".join(f'"{product}"' for product in [*allowed, *wrong])
+        if wrong and (allowed or len(wrong) > 1 or not _says(model, *wrong)):
+            yield Subject(model, "product").warning(
                 f"Slurm calls them {model}, the driver {shown}",
-                f"if the type is wrong: gpu_model in the cluster description; if not, in gandiva.toml: "
+                "if the type is wrong: gpu_model in the cluster description; if not, in gandiva.toml: "
                 f'[nodes.gpu_products] "{model}" = [{every}]',
             )
         else:
-            yield subject.ok(shown or "as gpu_products says")
+            yield Subject(model, "product").ok(", ".join(nodes))
 
 
 def _flat(name: str) -> str:

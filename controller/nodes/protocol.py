@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 VERSION = 4
 MAX_LINE_BYTES = 1 << 20
-MAX_GPUS, MAX_RANKS, MAX_BESIDE, MAX_JOBS, MAX_FILES, MAX_NAME_CHARS = 64, 128, 64, 1024, 256, 64
+MAX_GPUS, MAX_RANKS, MAX_BESIDE, MAX_JOBS, MAX_FILES = 64, 128, 64, 1024, 256
 MAX_STEP, MAX_BYTES, MAX_JOB_ID = 2**53, 2**53, 2**32 - 1
 MAX_MESSAGE_CHARS, MAX_CONTROLLER_CHARS, MAX_PATH_CHARS, MAX_REASON_CHARS = 2000, 200, 512, 200
 MAX_DEADLINE_SECONDS, MAX_LEASE_SECONDS = 3600.0, 300.0
@@ -212,7 +212,7 @@ class GpuInfo:
     index: Annotated[int, Field(ge=0, lt=MAX_GPUS)]
     """The minor number, N of /dev/nvidiaN, as Slurm has it. NVML's own counts in PCI order what is there."""
     uuid: Annotated[str, Field(max_length=96)]
-    model: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+    model: Annotated[str, Field(max_length=MAX_REASON_CHARS)]
     memory_bytes: ByteCount
     reason: Annotated[str, Field(max_length=MAX_REASON_CHARS)] = field(default="", kw_only=True)
     """Why no job is given it, such as memory errors; empty where it is healthy."""

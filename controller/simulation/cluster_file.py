@@ -94,11 +94,11 @@ def _of_site(text: str, path: Path) -> list[SlurmNode]:
     described = parse(text, str(path))
     nodes: list[SlurmNode] = []
     shards = described.cluster.oversubscription_depth
-    members = [(each.name, frozenset(hostlist.expand(each.nodes))) for each in described.partitions]
+    members = [(each.name, frozenset(described.members(each))) for each in described.partitions]
     for group in described.nodes:
         if group.gpu_model is not None:
             for name in hostlist.expand(group.names):
-                memory_bytes = group.memory_mib << 20
+                memory_bytes = group.job_memory_mib << 20
                 node = idle_node(name, group.gpu_model, group.gpus, "", group.cpus, memory_bytes, shards)
                 own = [partition for partition, names in members if name in names]
                 nodes.append(replace(node, partitions=dict.fromkeys(own, "")))

@@ -15,6 +15,7 @@ from controller.errors import GandivaError
 from controller.model import GPU_MODEL, MAX_WEIGHT
 from controller.settings.base import wrong
 from controller.slurm import hostlist
+from controller.slurm.gres import Gres, parse_gres
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -68,6 +69,18 @@ ConfigValue = Annotated[str, matching(r"[^\s#]+", 1024, "a value without blanks 
 """A value on a line of slurm.conf, which a blank or a # ends."""
 
 
+def _without(*keys: str) -> AfterValidator:
+    """Options of a line, without those that other keys of the description make."""
+    ours = {key.lower() for key in keys}
+
+    def check(options: Mapping[str, str]) -> Mapping[str, str]:
+        if own := next((key for key in options if key.lower() in ours), None):
+            raise ValueError(f"{own} has a key of its own here")
+        return options
+
+    return AfterValidator(check)
+
+
 def _user(value: object) -> int | str:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**32 - 2:
         return value
@@ -75,6 +88,24 @@ def _user(value: object) -> int | str:
         return value
     raise ValueError("expected a user's name or number")
 
+
+NODE_KEYS: Mapping[str, str] = {
+    "names": "NodeName",
+    "host": "NodeHostname",
+    "address": "NodeAddr",
+    "ports": "Port",
+    "cpus": "CPUs",
+    "sockets": "Sockets",
+    "cores_per_socket": "CoresPerSocket",
+    "threads_per_core": "ThreadsPerCore",
+    "memory_mib": "RealMemory",
+    "mem_spec_limit": "MemSpecLimit",
+    "core_spec_count": "CoreSpecCount",
+    "tmp_disk": "TmpDisk",
+    "weight": "Weight",
+    "state": "State",
+}
+"""Keys of a `[[nodes]]` table that are keys of Slurm's NodeName line, in the order of that."""
 
 Weight = Annotated[float, Field(ge=0.1, le=MAX_WEIGHT, strict=False)]
 User = Annotated[int | str, pydantic.PlainValidator(_user)]
@@ -122,6 +153,19 @@ class Nodes(_Table):
     cores_per_socket: Annotated[int, Field(ge=1)] | None = None
     threads_per_core: Annotated[int, Field(ge=1)] | None = None
     features: tuple[Feature, ...] = ()
+    gres: ConfigValue = ""
+    """Further GRES, as on Slurm's NodeName line: `localtmp:3000`. Those with device files need lines of the
+    site's own in gres.conf."""
+    weight: Annotated[int, Field(ge=0)] | None = None
+    tmp_disk: Annotated[int, Field(ge=0)] | None = None
+    mem_spec_limit: Annotated[int, Field(ge=0)] | None = None
+    """MiB that no job gets."""
+    core_spec_count: Annotated[int, Field(ge=0)] | None = None
+    state: ConfigValue | None = None
+    options: Annotated[
+        Mapping[ConfigKey, ConfigValue], _without(*NODE_KEYS.values(), "Gres", "Feature", "Features")
+    ] = {}
+    """Further keys of Slurm's NodeName line."""
     host: HostList | None = None
     """NodeHostname, where it differs from the names (several slurmd on one host)."""
     address: HostList | None = None
@@ -136,21 +180,40 @@ class Nodes(_Table):
             raise ValueError(f'gpus is {self.gpus} but gpu_model is missing: name it, such as "a100"')
         if self.gpu_model is not None and not self.gpus:
             raise ValueError(f"gpu_model is {self.gpu_model!r} but gpus is 0: give their number, 1 to 256")
+        if self.gpus and not {item.name for item in self.others}.isdisjoint(("gpu", "shard")):
+            raise ValueError(f"gres is {self.gres!r}: gpu and shard are made from gpu_model and gpus")
         count = len(hostlist.expand(self.names))
         for key, value in (("address", self.address), ("ports", self.ports)):
-            if value is not None and len(hostlist.expand(value)) not in (1, count):
-                raise ValueError(
-                    f"{key} {value!r} gives {len(hostlist.expand(value))} values for {count} nodes: "
-                    f"expected 1 or {count}"
-                )
+            given = len(hostlist.expand(value)) if value is not None else 1
+            if given not in (1, count):
+                expected = f"expected 1 or {count}"
+                raise ValueError(f"{key} {value!r} gives {given} values for {count} nodes: {expected}")
         if count > 1 and self.ports is None and self.host is not None:
             raise ValueError('several nodes on one host need ports, such as "[17001-17004]"')
         return self
 
     @property
-    def count(self) -> int:
-        """Number of nodes."""
-        return len(hostlist.expand(self.names))
+    def others(self) -> tuple[Gres, ...]:
+        """The further GRES. Raises ValueError."""
+        return parse_gres(self.gres)
+
+    @property
+    def every_feature(self) -> tuple[str, ...]:
+        """An ordinary `gpu:<model>:N` finds nodes by the last of a node with GPUs."""
+        return (*self.features, f"gandiva_{self.gpu_model}") if self.gpus else self.features
+
+    @property
+    def job_memory_mib(self) -> int:
+        """What jobs can get."""
+        return max(1, self.memory_mib - (self.mem_spec_limit or 0))
+
+
+class NodeSet(_Table):
+    """One `[[node_sets]]` table: a name for nodes, or for those with a feature."""
+
+    name: Name
+    nodes: HostList | None = None
+    feature: Feature | None = None
 
 
 class Partition(_Table):
@@ -158,8 +221,9 @@ class Partition(_Table):
 
     name: Name
     nodes: HostList
+    """Nodes and node sets, or ALL."""
     default: bool = False
-    options: Mapping[ConfigKey, ConfigValue] = {}
+    options: Annotated[Mapping[ConfigKey, ConfigValue], _without("partitionname", "nodes", "default")] = {}
     """Further keys of Slurm's PartitionName line, such as MaxTime."""
 
 
@@ -202,39 +266,31 @@ class ClusterDescription(_Table):
     cluster: Cluster
     nodes: tuple[Nodes, ...]
     partitions: tuple[Partition, ...]
+    node_sets: tuple[NodeSet, ...] = ()
     gandiva: Gandiva = Gandiva()
     cgroup: Cgroup = Cgroup()
 
     @model_validator(mode="after")
     def _agree(self) -> "ClusterDescription":
         names = Counter(name for group in self.nodes for name in hostlist.expand(group.names))
-        twice = [name for name, count in names.items() if count > 1]
-        if twice:
+        if twice := [name for name, count in names.items() if count > 1]:
             raise ValueError(f"nodes: {twice[0]} is in more than one [[nodes]] table: expected once")
         partitions = Counter(partition.name for partition in self.partitions)
-        twice = [name for name, count in partitions.items() if count > 1]
-        if twice:
+        if twice := [name for name, count in partitions.items() if count > 1]:
             raise ValueError(f"partitions: {twice[0]} is described twice: expected once")
-        for partition in self.partitions:
-            unknown = [name for name in hostlist.expand(partition.nodes) if name not in names]
-            if unknown:
-                what = f"{partition.name} has the node {unknown[0]}, in no [[nodes]] table"
-                raise ValueError(f"partitions: {what}")
-        defaults = [partition.name for partition in self.partitions if partition.default]
-        if len(defaults) > 1:
+        for each in self.partitions:
+            if unknown := [name for name in self.members(each) if name not in names]:
+                raise ValueError(f"partitions: {each.name} has the node {unknown[0]}, in no [[nodes]] table")
+        if len(defaults := [partition.name for partition in self.partitions if partition.default]) > 1:
             several = " and ".join(defaults)
             raise ValueError(f"partitions: {several} have default = true: expected one at most")
-        unknown = [name for name in self.gandiva.partitions if name not in partitions]
-        if unknown:
-            raise ValueError(
-                f"gandiva.partitions: {unknown[0]!r} is not a partition: expected {', '.join(partitions)}"
-            )
+        if unknown := [name for name in self.gandiva.partitions if name not in partitions]:
+            expected = ", ".join(partitions)
+            raise ValueError(f"gandiva.partitions: {unknown[0]!r} is not a partition: expected {expected}")
         for alias, model in self.gandiva.gpu_aliases.items():
-            if alias in self.models:
-                raise ValueError(f"gandiva.gpu_aliases: {alias!r} is a gpu_model itself")
-            if model not in self.models:
-                expected = ", ".join(self.models)
-                raise ValueError(f"gandiva.gpu_aliases: {model!r} is no gpu_model: expected {expected}")
+            if alias in self.models or model not in self.models:
+                expected = f"another name for one of {', '.join(self.models)}"
+                raise ValueError(f"gandiva.gpu_aliases: {alias} = {model!r}: expected {expected}")
         if not any(group.gpus for group in self.nodes):
             raise ValueError("nodes: none has GPUs: give gpu_model and gpus for at least one [[nodes]] table")
         return self
@@ -244,9 +300,20 @@ class ClusterDescription(_Table):
         """The GPU types of its nodes."""
         return sorted({group.gpu_model for group in self.nodes if group.gpu_model is not None})
 
+    def members(self, each: Partition | NodeSet) -> list[str]:
+        """The names of the nodes of a partition or a node set."""
+        if (each.nodes or "").upper() == "ALL":
+            return [name for group in self.nodes for name in hostlist.expand(group.names)]
+        found = hostlist.expand(each.nodes) if each.nodes else ()
+        if isinstance(each, NodeSet):
+            by_feature = [group.names for group in self.nodes if each.feature in group.every_feature]
+            return [*found, *(name for names in by_feature for name in hostlist.expand(names))]
+        sets = {node_set.name: node_set for node_set in self.node_sets}
+        return [node for name in found for node in (self.members(sets[name]) if name in sets else (name,))]
+
     def nodes_of(self, partition: Partition) -> tuple[tuple[Nodes, int], ...]:
         """The kinds of nodes of a partition, each with how many of them the partition has."""
-        members = set(hostlist.expand(partition.nodes))
+        members = set(self.members(partition))
         counts = ((group, len(members & set(hostlist.expand(group.names)))) for group in self.nodes)
         return tuple((group, count) for group, count in counts if count)
 
@@ -310,9 +377,7 @@ def _problem(error: Mapping[str, Any]) -> str:
 
 
 def _allowed_keys(location: tuple[str | int, ...]) -> str:
-    model: type[BaseModel] = ClusterDescription
-    tables: tuple[type[BaseModel], ...] = (Cluster, Nodes, Partition, Gandiva, Cgroup)
-    if len(location) > 1:
-        named = dict(zip(ClusterDescription.model_fields, tables, strict=True))
-        model = named.get(str(location[0]), ClusterDescription)
+    tables: tuple[type[BaseModel], ...] = (Cluster, Nodes, Partition, NodeSet, Gandiva, Cgroup)
+    named = dict(zip(ClusterDescription.model_fields, tables, strict=True)) if len(location) > 1 else {}
+    model = named.get(str(location[0]), ClusterDescription)
     return "allowed are " + ", ".join(model.model_fields)

@@ -10,7 +10,13 @@ from pathlib import Path
 
 from controller.settings import places
 from controller.slurm_config import lua
-from controller.slurm_config.description import ClusterDescription, Nodes, Partition, SlurmConfigError
+from controller.slurm_config.description import (
+    NODE_KEYS,
+    ClusterDescription,
+    Nodes,
+    Partition,
+    SlurmConfigError,
+)
 
 _HEADER = "# Made by `gandiva config slurm` from the description of cluster {name}: edit that, not this.\n"
 
@@ -73,18 +79,19 @@ def _gres(description: ClusterDescription, _options: Options) -> Mapping[str, st
 
 def _slurm(description: ClusterDescription, options: Options) -> Mapping[str, str]:
     cluster = description.cluster
+    others = [item for group in description.nodes for item in group.others]
     lines = [f"# Include this at the end of {options.sysconfdir}/slurm.conf: include gandiva/slurm.conf"]
     if cluster.controller_host is not None:
         lines += [f"ClusterName={cluster.name}", f"SlurmctldHost={cluster.controller_host}"]
     lines += [
-        "GresTypes=gpu,shard",
+        "GresTypes=" + ",".join(dict.fromkeys(["gpu", "shard", *(item.name for item in others)])),
         "SelectType=select/cons_tres",
         "# MULTIPLE_SHARING_GRES_PJ: a job may hold shards of several GPUs. LL_: least loaded first.",
         "SelectTypeParameters=CR_Core_Memory,MULTIPLE_SHARING_GRES_PJ,LL_SHARED_GRES",
     ]
     per_cpu = cluster.default_memory_mib_per_cpu
     if per_cpu is None:
-        per_cpu = min(max(1, group.memory_mib // group.cpus) for group in description.nodes)
+        per_cpu = min(max(1, group.job_memory_mib // group.cpus) for group in description.nodes)
     lines += [
         "# A job that names no memory would get the whole node's, and no other could share its GPUs.",
         f"DefMemPerCPU={per_cpu}",
@@ -110,43 +117,29 @@ def _slurm(description: ClusterDescription, options: Options) -> Mapping[str, st
         "# are the whole cluster's, so they are left to you: add them to your own SchedulerParameters.",
         "#SchedulerParameters=batch_sched_delay=0,sched_min_interval=0",
         *(_node_line(group, cluster.oversubscription_depth) for group in description.nodes),
+        *(_line({"NodeSet": s.name, "Nodes": s.nodes, "Feature": s.feature}) for s in description.node_sets),
         *(_partition_line(partition) for partition in description.partitions),
     ]
     return {"gandiva/slurm.conf": _text(*lines)}
 
 
 def _node_line(group: Nodes, depth: int) -> str:
-    keys = {
-        "NodeHostname": group.host,
-        "NodeAddr": group.address,
-        "Port": group.ports,
-        "CPUs": group.cpus,
-        "Sockets": group.sockets,
-        "CoresPerSocket": group.cores_per_socket,
-        "ThreadsPerCore": group.threads_per_core,
-        "RealMemory": group.memory_mib,
-    }
-    words = [f"NodeName={group.names}"]
-    words += [f"{key}={value}" for key, value in keys.items() if value is not None]
-    features = list(group.features)
-    if group.gpus:
-        # The controller finds GPUs by these types; an ordinary `gpu:<model>:N` finds nodes by the feature.
-        kinds = [_type(group, index) for index in range(group.gpus)]
-        gres = [f"gpu:{kind}:1" for kind in kinds] + [f"shard:{kind}:{depth}" for kind in kinds]
-        words.append("Gres=" + ",".join(gres))
-        features.append(f"gandiva_{group.gpu_model}")
-    if features:
-        words.append("Feature=" + ",".join(features))
-    words.append("State=UNKNOWN")
-    return " ".join(words)
+    # The controller finds GPUs by these types; an ordinary `gpu:<model>:N` finds nodes by the feature.
+    kinds = [_type(group, index) for index in range(group.gpus)]
+    gres = [f"gpu:{kind}:1" for kind in kinds] + [f"shard:{kind}:{depth}" for kind in kinds]
+    gres += [group.gres] if group.gres else []
+    made = {"Gres": ",".join(gres) or None, "Feature": ",".join(group.every_feature) or None}
+    return _line({key: getattr(group, name) for name, key in NODE_KEYS.items()} | made | dict(group.options))
+
+
+def _line(keys: Mapping[str, object]) -> str:
+    """Of slurm.conf. None: left out."""
+    return " ".join(f"{key}={value}" for key, value in keys.items() if value is not None)
 
 
 def _partition_line(partition: Partition) -> str:
-    words = [f"PartitionName={partition.name}", f"Nodes={partition.nodes}"]
-    if partition.default:
-        words.append("Default=YES")
-    words += [f"{key}={value}" for key, value in partition.options.items()]
-    return " ".join(words)
+    own = {"PartitionName": partition.name, "Nodes": partition.nodes}
+    return _line(own | ({"Default": "YES"} if partition.default else {}) | dict(partition.options))
 
 
 def _plugstack(description: ClusterDescription, options: Options) -> Mapping[str, str]:

@@ -41,6 +41,7 @@ return slurm.SUCCESS
 def settings(description: ClusterDescription) -> str:
     """The text of `gandiva_settings.lua`: a chunk that returns one table of plain values."""
     gandiva = description.gandiva
+    shards = {each.type for group in description.nodes for each in group.others if each.name == "shard"}
     table: dict[str, LuaValue] = {
         "version": 1,
         "default": gandiva.default,
@@ -52,6 +53,8 @@ def settings(description: ClusterDescription) -> str:
         "max_weight_by_qos": {name.lower(): w for name, w in gandiva.max_weight_by_qos.items()},
         "models": description.models,
         "aliases": gandiva.gpu_aliases,
+        # Of the site's own nodes: a job with these cannot be on a GPU of ours.
+        "shard_types": sorted(shards - {""}),
         # What a job can ask for at most, by partition; an impossible request is refused at submission.
         "nodes": {
             partition.name: [

@@ -37,7 +37,7 @@ def test_a_limit_of_a_type_that_is_gone_is_named_with_the_way_to_keep_it() -> No
         ::-1
     ]
     assert on_qos.level is on_accounting.level is Level.WARNING
-    assert on_qos.found.startswith("MaxTRESPU=gres/gpu:a100=1 of QOS normal: no GPU has the type a100")
+    assert on_qos.found.startswith("MaxTRESPU=gres/gpu:a100=1 of QOS normal: no GPU is of type a100")
     assert "MaxTRESPU=gres/gpu=1" in on_qos.change and "docs/ordinary-jobs.md" in on_qos.change
     assert on_accounting.found.startswith("AccountingStorageTRES=")
 
@@ -50,9 +50,9 @@ def test_each_place_is_looked_at_once() -> None:
     assert one == [], "untyped, of other nodes, of a single GPU"
     (billing,) = found(partition="CPU=1.0,GRES/gpu:a100=2.5")
     assert "TRESBillingWeights=CPU=1.0,GRES/gpu:a100=2.5 of partition gpu" in billing.found
-    assert "TRESBillingWeights=CPU=1.0,GRES/gpu=2.5" in billing.change
+    assert "TRESBillingWeights=CPU=1.0,gres/gpu=2.5" in billing.change
     (priority,) = found(PriorityWeightTRES="CPU=1000,GRES/gpu:a100=3000,GRES/gpu:v100=9")
-    assert "PriorityWeightTRES" in priority.found and "types a100, v100" in priority.found
+    assert "PriorityWeightTRES" in priority.found and "of type a100, v100" in priority.found
     inherited = "".join(f"mini|ml|u{i}||1||gres/gpu:a100=2|\n" for i in range(9))
     (many,) = found(assoc=f"mini|ml|||1||gres/gpu:a100=2|\n{inherited}")
     assert "of account ml, user u0 of ml, user u1 of ml and 7 more" in many.found
@@ -72,7 +72,7 @@ async def test_they_are_read_from_slurms_commands(tmp_path: Path, monkeypatch: p
     for nodes in ((), ("n1",)):
         all_found = await gather.examine(gather.Request(tmp_path / "none", deadline_seconds=60, nodes=nodes))
         (limit,) = [each for each in all_found if each.check == "GPU types" and each.level is Level.WARNING]
-        assert "of QOS normal: no GPU has the types A100, h100" in limit.found
+        assert "of QOS normal: no GPU is of type A100, h100" in limit.found
 
 
 async def test_a_node_outside_that_a_name_of_a_type_would_miss(

@@ -364,10 +364,10 @@ def test_a_gpu_model_that_cannot_be_is_refused_in_words(
 ) -> None:
     text = (ROOT / "configs" / "slurm" / "cluster.toml").read_text()
     path = tmp_path / "c.toml"
-    for model in ("rtx_6000", "A100", "6000"):
+    for model in ("rtx 6000", "A100:80", "-6000"):
         path.write_text(text.replace('"a100"', f'"{model}"'))
         code, _, err = run(capsys, "config", "slurm", "--cluster", str(path))
-        said = "must be lower-case letters and digits, a letter first, such as a100 or rtx6000"
+        said = "must be letters, digits and ._-, none of .- first, such as a100 or Tesla-K80"
         assert code == 1 and f"{path}: nodes[0].gpu_model: {said}" in err and f"(got '{model}')" in err
 
 

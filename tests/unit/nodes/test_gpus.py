@@ -39,7 +39,7 @@ GPU = GpuReading(0, "GPU-0", "a100", 1000, 0, 0.0, healthy=True)
         ("NVIDIA GeForce RTX 2080 Ti", "nvidia_geforce_rtx_2080_ti"),
         ("Tesla T4", "tesla_t4"),
         ("", "gpu"),
-        ("x" * 95, "x" * 64),
+        ("X" * 300, "x" * 200),
     ],
 )
 def test_model_slug(name: str, slug: str) -> None:

@@ -64,7 +64,7 @@ def test_slurm_conf_lists_the_same_gres_as_gres_conf(mini: ClusterDescription) -
 def test_a_node_without_gpus_has_neither_gres_nor_the_feature() -> None:
     text = SAMPLE.read_text() + '[[nodes]]\nnames = "c1"\ncpus = 1\nmemory_mib = 1\nfeatures = ["fat"]\n'
     files = render(parse(text))
-    assert "NodeName=c1 CPUs=1 RealMemory=1 Feature=fat State=UNKNOWN" in files["gandiva/slurm.conf"]
+    assert "NodeName=c1 CPUs=1 RealMemory=1 Feature=fat" in files["gandiva/slurm.conf"]
     assert "NodeName=c1 " not in files["gres.conf"]
 
 

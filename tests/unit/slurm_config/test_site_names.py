@@ -19,7 +19,7 @@ NAMES = (PUBLIC / "gpu-type-names.txt").read_text().split()
 
 
 def words_of(text: str, name: str) -> list[str]:
-    (line,) = [line for line in text.splitlines() if line.startswith(f"NodeName={name} ")]
+    (line,) = [line for line in text.splitlines() if line.startswith(f"NodeName={name} CPUs=")]
     return line.split()
 
 
@@ -63,8 +63,78 @@ def test_aliases_are_names_of_described_models() -> None:
     told = render(parse(text))["gandiva/gandiva_settings.lua"]
     assert 'aliases = { A100 = "a100", ["Tesla-A100"] = "a100" }' in told
     for wrong, said in (
-        ('{ A100 = "h100" }', "'h100' is no gpu_model: expected a100"),
-        ('{ a100 = "a100" }', "'a100' is a gpu_model itself"),
+        ('{ A100 = "h100" }', "A100 = 'h100': expected another name for one of a100"),
+        ('{ a100 = "a100" }', "a100 = 'a100': expected another name"),
     ):
         with pytest.raises(DescriptionError, match=said):
             parse(GOOD + f"[gandiva]\ngpu_aliases = {wrong}\n")
+
+
+SITE = (PUBLIC / "cluster-site-keys.toml").read_text()
+
+
+@pytest.mark.public
+def test_a_site_says_what_its_lines_have(capsys: pytest.CaptureFixture[str]) -> None:
+    path = PUBLIC / "cluster-site-keys.toml"
+    assert main(["config", "slurm", "--cluster", str(path)]) == 0
+    told = capsys.readouterr().out
+    words = words_of(told, "gpu[01-04]")
+    assert {"Weight=100", "MemSpecLimit=8192", "CoreSpecCount=2", "TmpDisk=800000", "State=CLOUD"} <= set(
+        words
+    )
+    (gres,) = [word for word in words if word.startswith("Gres=")]
+    assert gres.endswith(",shard:a100_3:16,localtmp:3000")
+    assert "GresTypes=gpu,shard,localtmp\n" in told
+    assert "PartitionName=gpu Nodes=ALL\n" in told
+    assert "DefMemPerCPU=7918\n" in told, "without what is the system's"
+    assert '{ model = "a100", gpus = 4, count = 4 }' in told
+    trace = ["--trace", str(PUBLIC / "gang-wider-than-a-type.csv"), "--trace-format", "native"]
+    assert main(["simulate", *trace, "--cluster", str(path), "--policy", "fifo"]) == 0
+
+
+def test_further_keys_of_a_line_are_handed_on() -> None:
+    text = SITE.replace('state = "CLOUD"', 'options = { Reason = "new", TopologyAddress = "s1" }')
+    told = render(parse(text))["gandiva/slurm.conf"]
+    assert words_of(told, "gpu[01-04]")[-2:] == ["Reason=new", "TopologyAddress=s1"]
+    assert "State=" not in told, "a DEFAULT line of the site may say it"
+    for key in ("Gres", "feature", "CPUs", "NodeName", "Weight"):
+        with pytest.raises(DescriptionError, match=f"nodes.0..options: {key} has a key of its own here"):
+            parse(text.replace("Reason", key))
+    with pytest.raises(DescriptionError, match=r"partitions.0..options: Nodes has a key of its own here"):
+        parse(text + 'options = { Nodes = "gpu01" }')
+
+
+@pytest.mark.parametrize("gres", ["gpu:a100:1", "localtmp:3000,shard:2", "a:b:c:d", ""])
+def test_further_gres_of_nodes_with_shared_gpus_are_others(gres: str) -> None:
+    with pytest.raises(DescriptionError, match=r"nodes\[0\]"):
+        parse(SITE.replace("localtmp:3000", gres))
+
+
+def test_shards_of_the_sites_own_keep_their_type() -> None:
+    own = '[[nodes]]\nnames = "l[1-9]"\ncpus = 8\nmemory_mib = 64000\ngres = "gpu:l4:4,shard:l4:40,vmem:2G"\n'
+    files = render(parse(SITE.replace("[[partitions]]", f"{own}[[partitions]]")))
+    assert "GresTypes=gpu,shard,localtmp,vmem\n" in files["gandiva/slurm.conf"]
+    assert "Gres=gpu:l4:4,shard:l4:40,vmem:2G" in words_of(files["gandiva/slurm.conf"], "l[1-9]")
+    assert 'shard_types = { "l4" }' in files["gandiva/gandiva_settings.lua"]
+    assert "l[1-9]" not in files["gres.conf"], "device files are the site's to name"
+
+
+def test_partitions_of_node_sets() -> None:
+    more = (
+        '[[nodes]]\nnames = "h[1-2]"\ncpus = 8\nmemory_mib = 64000\ngpu_model = "h100"\ngpus = 8\n'
+        'features = ["ib"]\n'
+        '[[node_sets]]\nname = "fast"\nfeature = "ib"\n[[node_sets]]\nname = "some"\nnodes = "gpu[02-03]"\n'
+        '[[node_sets]]\nname = "old"\nfeature = "gandiva_a100"\n'
+        '[[partitions]]\nname = "mix"\nnodes = "fast,some,gpu04"\n'
+        '[[partitions]]\nname = "old"\nnodes = "old"\n'
+    )
+    description = parse(SITE + "\n" + more)
+    told = render(description)["gandiva/slurm.conf"].splitlines()
+    assert told.index("NodeSet=fast Feature=ib") < told.index("PartitionName=mix Nodes=fast,some,gpu04")
+    assert "NodeSet=some Nodes=gpu[02-03]" in told
+    counts = [[(group.gpu_model, n) for group, n in description.nodes_of(p)] for p in description.partitions]
+    assert counts == [[("a100", 4), ("h100", 2)], [("a100", 3), ("h100", 2)], [("a100", 4)]]
+    with pytest.raises(DescriptionError, match="partitions: mix has the node gpu09"):
+        parse(SITE + "\n" + more.replace("gpu[02-03]", "gpu09"))
+    with pytest.raises(DescriptionError, match="mix has the node fast"):
+        parse(SITE + "\n" + more.replace('name = "fast"', 'name = "slow"'))

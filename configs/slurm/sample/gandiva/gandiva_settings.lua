@@ -9,6 +9,7 @@ return {
    max_weight_by_qos = {},
    models = { "a100", "h100" },
    aliases = {},
+   shard_types = {},
    nodes = {
       gpu = {
          { model = "a100", gpus = 4, count = 8 },
