@@ -358,7 +358,7 @@ def test_the_command_writes_nothing_for_a_bad_trace(
     ("spec", "message"),
     [
         ("v100", "neither entries such as"),
-        ("V100:3", "neither entries such as"),
+        ("V 100:3", "neither entries such as"),
         ("v100:0", "no GPUs at all"),
         ("/nonexistent.toml", "cannot read"),
     ],
