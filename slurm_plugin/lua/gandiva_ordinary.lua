@@ -1,9 +1,10 @@
 -- SPDX-License-Identifier: GPL-2.0-or-later
 -- Jobs that are not Gandiva's. Loaded by gandiva.lua.
 --
--- They are left alone, with two exceptions, and what this module does not know is left to Slurm. Slurm knows each GPU by a type of its own here (a100_0, a100_1,
--- ...), so `gpu:a100:2` becomes two GPUs of a node with the feature gandiva_a100. And shards belong to
--- Gandiva's jobs: a job that took some would share its GPU with whoever has its turn there.
+-- They are left alone, and what this module does not know is left to Slurm, with two exceptions. Slurm knows each
+-- GPU by a type of its own here (a100_0, a100_1, ...), so `gpu:a100:2` becomes two GPUs of a node with the feature
+-- gandiva_a100. And shards belong to Gandiva's jobs, but for those of a site's own nodes: a job that took some would
+-- share its GPU with whoever has its turn there.
 
 return function(parts)
    local check, settings, gres = parts.check, parts.settings, parts.gres
