@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from typing_extensions import Unpack
 
-from controller.errors import NodeError, NodeUnreachable
+from controller.errors import NodeError
 from controller.model import GpuId, JobId, by_node, value
 from controller.nodes import protocol
 from controller.nodes.port import Leave, NodeSample, Place
@@ -45,7 +45,6 @@ class SimulatedNodes:
 
     cluster: SimulatedCluster
     costs: NodeCosts = field(default_factory=NodeCosts)
-    movable: bool = True
     deltas: bool = False
     """Answer with nodes on which something changed since the answer before, where there was one."""
     progress: bool = True
@@ -61,55 +60,34 @@ class SimulatedNodes:
         self._answers: dict[str, NodeSample | NodeError] = {}
         """The last answer of every node. An answer in full repeats it where nothing changed, so that both
         kinds of answers show progress at the same times."""
-        self._silent: set[str] = set()
-        """Nodes that were told as unreachable."""
         self.violations: list[str] = []
         """Instants at which two jobs had memory on one GPU that may not. Must stay empty."""
-        self.unreachable: set[str] = set()
-        self.stubborn: set[JobId] = set()
-        """Jobs that never reach a step boundary and that the driver cannot checkpoint."""
-        self.idle: set[JobId] = set()
-        """Jobs that have not touched their GPU yet (`empty` in the protocol)."""
         self.storing: set[JobId] = set()
         """Jobs whose sessions have a checkpoint store."""
-        self.full: set[JobId] = set()
-        """Jobs whose store has no room."""
-        self.reading_gpus: set[JobId] = set()
-        """Jobs whose sessions cannot save while they are off their GPUs."""
-        self.rooted: set[JobId] = set()
-        """Jobs that the driver refuses to restore on other GPUs."""
         self.resizable: set[JobId] = set()
         """Jobs whose sessions go on with any number of GPUs."""
-        self.lose_answers = 0
         self.switches = 0
         self.cluster.may_work = self._may_work
         self.cluster.company = self._company
         self.cluster.on_state = self._on_state
 
-    def reconnect(self) -> None:
-        """Another controller is connected: the next answer is of all nodes."""
-        self._touched = dict.fromkeys(self.cluster.nodes)
-
     async def set_nodes(self, addresses: Mapping[str, str]) -> None:
         """The nodes are those of the cluster."""
 
     async def observe(self, deadline_seconds: float) -> Mapping[str, NodeSample | NodeError]:
-        now, silent = self.cluster.clock(), set(self.unreachable)
+        now = self.cluster.clock()
         for job_id in self._progress.due(now):
             self._touched.update(dict.fromkeys(self.cluster.jobs[job_id].nodes))
-        names = {**self._touched, **dict.fromkeys(sorted(silent ^ self._silent))}
-        self._touched, self._silent = {}, silent
-        answer = {name: self._sample(name, now) for name in names}
+        touched, self._touched = self._touched, {}
+        answer = {name: self._sample(name, now) for name in touched}
         self._answers.update(answer)
         return answer if self.deltas else dict(self._answers)
 
     async def prepare(self, node: str, job_id: JobId, *, uid: int, **place: Unpack[Place]) -> None:
         gpus, beside = place["gpus"], place.get("beside", frozenset())
-        self._reach(node)
         self._refuse_busy(node, job_id, gpus, beside)
         self._blocks[node][job_id] = Block(tuple(gpus), beside=beside)
         self._touched[node] = None
-        self._answer(node)
 
     async def pause(
         self, node: str, job_id: JobId, *, floor_step: int, wait_seconds: float, sole: bool
@@ -119,24 +97,12 @@ class SimulatedNodes:
             return protocol.Pause(floor_step, True)
         block.phase = NodePhase.PAUSING
         self._touched[node] = None
-        if job_id in self.stubborn:
-            await asyncio.sleep(wait_seconds)
-            if sole:
-                block.phase = NodePhase.RUNNING
-                self._touched[node] = None
-                raise NodeError(node, "deadline", f"job {job_id} reached no step boundary")
-            return protocol.Pause(floor_step, False)
         if self.costs.step_seconds:
             await asyncio.sleep(self.costs.step_seconds)
-        self._answer(node)
         return protocol.Pause(floor_step, True)
 
     async def offload(self, node: str, job_id: JobId, **leave: Unpack[Leave]) -> protocol.Offload:
         block = self._block(node, job_id)
-        if job_id in self.idle and not block.off:
-            block.phase, block.off = NodePhase.PAUSING, True
-        if job_id in self.idle:
-            return protocol.Offload(0, 0.0, empty=True)
         if not block.off:
             block.stopped = True
             if self.costs.offload_seconds:
@@ -147,14 +113,11 @@ class SimulatedNodes:
             self._touched[node] = None
             self.switches += 1
             self._work_changed(job_id)
-        self._answer(node)
         return protocol.Offload(0, self.costs.offload_seconds)
 
     async def checkpoint(
         self, node: str, job_id: JobId, *, residual_limit_bytes: int, deadline_seconds: float
     ) -> protocol.Offload:
-        if job_id in self.stubborn:
-            raise NodeError(node, "unsupported", f"job {job_id} cannot be checkpointed by the driver")
         leave = Leave(
             residual_limit_bytes=residual_limit_bytes, release_context=True, deadline_seconds=deadline_seconds
         )
@@ -167,20 +130,14 @@ class SimulatedNodes:
             raise NodeError(node, "bad_request", f"job {job_id} is {block.phase.value}: pause it first")
         if job.state is JobState.SUSPENDED:
             raise NodeError(node, "halted", f"job {job_id} is frozen: Slurm must resume it first")
-        stores = job_id in self.storing and not (yielded and job_id in self.reading_gpus)
-        failure = "" if stores else f"job {job_id} has no checkpoint store"
-        kind = "unsupported"
-        if job_id in self.full:
-            failure, kind = f"rank 0 of job {job_id} cannot save: no room", "not_cooperative"
-        if failure:
+        if (failure := self._cannot_save(node, job_id)) is not None:
             block.phase = block.phase if yielded else NodePhase.RUNNING
             self._touched[node] = None
-            raise NodeError(node, kind, failure)
+            raise failure
         block.stopped = True
         self._work_changed(job_id)
         if self.costs.save_seconds:
             await asyncio.sleep(self.costs.save_seconds)
-        self._answer(node)
         steps = int(job.done_at(self.cluster.clock()) * job.steps_per_second)
         return protocol.Saved(steps, 1, self.costs.save_seconds)
 
@@ -190,7 +147,12 @@ class SimulatedNodes:
             raise NodeError(node, "bad_request", f"job {job_id} still has its memory on its GPUs")
         block.phase = NodePhase.YIELDED
         self._touched[node] = None
-        self._answer(node)
+
+    def _cannot_save(self, node: str, job_id: JobId) -> NodeError | None:
+        """Why a job that is where it can save does not; None: it does."""
+        if job_id in self.storing:
+            return None
+        return NodeError(node, "unsupported", f"job {job_id} has no checkpoint store")
 
     async def open(self, node: str, job_id: JobId, **place: Unpack[Place]) -> None:
         if self._block(node, job_id).off:
@@ -204,10 +166,6 @@ class SimulatedNodes:
             raise NodeError(node, "driver", f"job {job_id} is frozen: Slurm must resume it first")
         if block.off:
             self._refuse_busy(node, job_id, gpus, beside)
-            if job_id in self.rooted and tuple(gpus) != block.gpus:
-                block.map_refused = True
-                self._touched[node] = None
-                raise NodeError(node, "unsupported", f"job {job_id} cannot move to GPUs {list(gpus)}")
             if len(gpus) != len(block.gpus) and job_id not in self.resizable:
                 raise NodeError(node, "unsupported", f"job {job_id} has {len(block.gpus)} GPUs")
             block.gpus, block.beside = tuple(gpus), beside
@@ -221,34 +179,25 @@ class SimulatedNodes:
         self._touched[node] = None
         self._check(node, job_id)
         self._work_changed(job_id)
-        self._answer(node)
 
     async def forget(self, node: str, job_id: JobId) -> None:
-        self._reach(node)
         self._blocks[node].pop(job_id, None)
         self._touched[node] = None
 
     async def living(self, node: str, job_id: JobId, *, deadline_seconds: float) -> protocol.Living:
-        self._reach(node)
-        self._answer(node)
         return protocol.Living(int(self._lives_on(node, job_id)), 0.0)
 
     async def mapped(self, node: str, job_id: JobId, *, deadline_seconds: float) -> Sequence[str]:
-        self._reach(node)
-        self._answer(node)
         return [PROGRAM] if self._lives_on(node, job_id) else []
 
     async def warm(self, node: str, *, uid: int, files: Sequence[str], deadline_seconds: float) -> None:
-        self._reach(node)
-        self._answer(node)
+        """All files are in the page cache."""
 
     async def close(self) -> None:
         """Nothing to close."""
 
     def _sample(self, node: str, now: float) -> NodeSample | NodeError:
         """What is on a node."""
-        if node in self.unreachable:
-            return NodeUnreachable(node, "no answer from its agent")
         jobs: dict[JobId, protocol.NodeJob] = {}
         on_gpu: dict[int, tuple[JobId, ...]] = {}
         for job_id, block in self._blocks[node].items():
@@ -272,15 +221,11 @@ class SimulatedNodes:
             block.phase,
             block.gpus,
             ranks,
-            movable=self.movable and not block.map_refused,
+            movable=True,
             resizable=job_id in self.resizable,
             has_store=bool(ranks) and job_id in self.storing,
-            saves_yielded=bool(ranks) and self._saves_yielded(job_id, block),
+            saves_yielded=bool(ranks) and job_id in self.storing and block.phase is NodePhase.YIELDED,
         )
-
-    def _saves_yielded(self, job_id: JobId, block: Block) -> bool:
-        stores = job_id in self.storing and job_id not in self.reading_gpus
-        return block.phase is NodePhase.YIELDED and stores
 
     def gpus_of(self, job: SimulatedJob) -> int:
         """How many its control blocks name: of all that a floating job is bound to, those that it uses."""
@@ -363,21 +308,10 @@ class SimulatedNodes:
             self.cluster.work_changed(job)
 
     def _block(self, node: str, job_id: JobId) -> Block:
-        self._reach(node)
         block = self._blocks[node].get(job_id)
         if block is None:
             raise NodeError(node, "unknown_job", f"no control block for job {job_id}")
         return block
-
-    def _reach(self, node: str) -> None:
-        if node in self.unreachable:
-            raise NodeUnreachable(node, "no answer from its agent")
-
-    def _answer(self, node: str) -> None:
-        """After a call took effect: its answer may get lost."""
-        if self.lose_answers > 0:
-            self.lose_answers -= 1
-            raise NodeUnreachable(node, "the connection broke before the answer came")
 
 
 def _rank(job: SimulatedJob, node: str, now: float, *, tells_steps: bool) -> protocol.RankSample:

@@ -15,8 +15,6 @@ class Block:
     phase: NodePhase = NodePhase.RUNNING
     beside: frozenset[JobId] = frozenset()
     """Jobs that may have memory on the same GPUs."""
-    map_refused: bool = False
-    """Its driver has refused to move it."""
     stopped: bool = False
     """At a step boundary, its state on the way to host memory."""
     off: bool = False

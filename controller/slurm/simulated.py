@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
+from controller.errors import ClusterRefused, UnknownJob
 from controller.model import GpuSet, JobId, Share, by_node, value
 from controller.slurm.gres import bound_gres
 from controller.slurm.leases import Leases
@@ -85,11 +85,6 @@ class SimulatedCluster:
         self._answered = False
         self.reserved: dict[JobId, GpuSet] = {}
         """GPUs that ordinary jobs do not get, by the job that they are kept for."""
-        """Ordinary jobs that wait, with node and number of GPUs."""
-        self.unavailable = False
-        """Answer nothing: slurmctld is down."""
-        self.lose_answers = 0
-        """So many calls take effect and then fail to say so."""
         self._next_id = 1
         self._leases = Leases(self.lease_seconds, self.lease_failures, self.clock, self._end)
 
@@ -105,27 +100,14 @@ class SimulatedCluster:
         self.jobs[job.id] = job
         self.touch(job.id)
 
-    def cancel(self, job_id: JobId) -> None:
-        """`scancel`."""
-        self._end(self.jobs[job_id], "CANCELLED")
-
     def comment(self, job_id: JobId, text: str) -> None:
         """`scontrol update JobId=… Comment=…`."""
         self.jobs[job_id].comment = text
         self.touch(job_id)
 
-    def set_node(self, name: str, **changes: object) -> None:
-        """Drain, return, change a node."""
-        self.nodes[name] = replace(self.nodes[name], **changes)  # type: ignore[arg-type]
-        self._touched_nodes[name] = None
-
     def touch(self, job_id: JobId) -> None:
         """Something about this job changed: the next answer shows it."""
         self._touched[job_id] = None
-
-    def reconnect(self) -> None:
-        """Another controller is connected: the next answer is complete."""
-        self._answered = False
 
     async def observe(self) -> ClusterView:
         await self._rpc()
@@ -151,14 +133,13 @@ class SimulatedCluster:
     async def bind(self, job_id: JobId, binding: GpuSet) -> None:
         self._require_gres(job_id, binding)
         job = await self._called(job_id)
-        while job.state is JobState.COMPLETING and not self.unavailable:
+        while job.state is JobState.COMPLETING:
             # As the other adapters do: a requeued job is bound once it is through with its last run.
             await asyncio.sleep(0.05)
             job = self._find(job_id)
         if job.state is not JobState.PENDING or not job.held:
             raise ClusterRefused(f"job {job_id} is {job.state_name}, not pending and held")
         job.wanted = binding
-        self._answer()
 
     def _require_gres(self, job_id: JobId, gpus: GpuSet) -> None:
         """What the other adapters refuse: raises ValueError where Slurm's GRES cannot say these GPUs."""
@@ -170,7 +151,6 @@ class SimulatedCluster:
     async def unbind(self, job_id: JobId) -> None:
         job = await self._called(job_id, JobState.PENDING)
         job.wanted = frozenset()
-        self._answer()
 
     async def release(self, job_id: JobId) -> None:
         job = await self._called(job_id)
@@ -178,26 +158,22 @@ class SimulatedCluster:
             job.held = False
             self.touch(job_id)
             self._after(self.costs.start_seconds, self._start, job)
-        self._answer()
 
     async def hold(self, job_id: JobId) -> None:
         job = await self._called(job_id, JobState.PENDING)
         job.held = True
         self.touch(job_id)
-        self._answer()
 
     async def suspend(self, job_id: JobId) -> None:
         job = await self._called(job_id, *_ON_NODES)
         if job.state is JobState.RUNNING:
             job.suspended_at = self.clock()
             self._to(job, JobState.SUSPENDED)
-        self._answer()
 
     async def resume(self, job_id: JobId) -> None:
         job = await self._called(job_id, JobState.SUSPENDED, JobState.RUNNING)
         if job.state is JobState.SUSPENDED:
             self._to(job, JobState.RUNNING)
-        self._answer()
 
     async def requeue(self, job_id: JobId) -> None:
         job = await self._called(job_id, *_ON_NODES, JobState.PENDING, JobState.COMPLETING)
@@ -210,14 +186,12 @@ class SimulatedCluster:
             self._to(job, JobState.COMPLETING)
             job.overhead_seconds = job.restart_seconds
             self._after(self.costs.requeue_seconds + job.checkpoint_seconds, self._requeued, job)
-        self._answer()
 
     async def end(self, job_id: JobId, reason: str) -> None:
         job = await self._called(job_id)
         if job.state is not JobState.ENDED:
             job.comment = reason
             self._end(job, "CANCELLED")
-        self._answer()
 
     async def reserve(self, job_id: JobId, gpus: GpuSet, seconds: float) -> None:
         self._require_gres(job_id, gpus)
@@ -227,7 +201,6 @@ class SimulatedCluster:
             raise ClusterRefused(f"job {job_id}: the GPUs to reserve for it are busy")
         self.reserved[job_id] = gpus
         self._after(seconds, self._reservation_ends, (job_id, gpus))
-        self._answer()
 
     async def unreserve(self, job_id: JobId) -> None:
         await self._rpc()
@@ -327,21 +300,13 @@ class SimulatedCluster:
         return self.jobs[job_id]
 
     async def _called(self, job_id: JobId, *states: JobState) -> SimulatedJob:
-        """The job that a call, which ends with `_answer`, is to change. `states`: else it is refused."""
+        """The job that a call is to change. `states`: else it is refused."""
         await self._rpc()
         job = self._find(job_id)
         if states and job.state not in states:
             raise ClusterRefused(f"job {job_id} is {job.state_name}, not {states[0].value.lower()}")
         return job
 
-    def _answer(self) -> None:
-        """After a call took effect: its answer may get lost."""
-        if self.lose_answers > 0:
-            self.lose_answers -= 1
-            raise ClusterUnavailable("no answer within the deadline")
-
     async def _rpc(self) -> None:
         if self.costs.rpc_seconds:
             await asyncio.sleep(self.costs.rpc_seconds)
-        if self.unavailable:
-            raise ClusterUnavailable("slurmctld does not answer")

@@ -2,12 +2,12 @@
 """Ordinary jobs of a simulated cluster: it does not report them, only that their GPUs are taken."""
 
 from controller.model import JobId
-from controller.slurm.simulated import SimulatedCluster
+from tests.contract.troubled import TroubledCluster
 
 FIRST_ID = 900_000
 
 
-def submit_ordinary(cluster: SimulatedCluster, node: str, gpus: int) -> JobId:
+def submit_ordinary(cluster: TroubledCluster, node: str, gpus: int) -> JobId:
     """One on the first whole GPUs of the node that no other has."""
     held = dict(cluster.nodes[node].ordinary_gpus)
     free = [card.index for card in cluster.nodes[node].gpus if card.index not in held]

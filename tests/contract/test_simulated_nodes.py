@@ -9,10 +9,11 @@ import pytest
 
 from controller.model import GpuId, JobId
 from controller.nodes.port import NodePort
-from controller.nodes.simulated import NodeCosts, SimulatedNodes
-from controller.slurm.simulated import SimulatedCluster, make_nodes, request_text
+from controller.nodes.simulated import NodeCosts
+from controller.slurm.simulated import make_nodes, request_text
 from tests.contract.adding_up import Samples
 from tests.contract.node_port_contract import NodePortContract
+from tests.contract.troubled import TroubledCluster, TroubledNodes
 
 
 class SimulatedSite:
@@ -22,8 +23,8 @@ class SimulatedSite:
     uid = 2001
 
     def __init__(self, *, deltas: bool) -> None:
-        self.cluster = SimulatedCluster({node.name: node for node in make_nodes(("n1",), 4)})
-        self.nodes = SimulatedNodes(self.cluster, NodeCosts(0.01, 0.01, 0.01), deltas=deltas)
+        self.cluster = TroubledCluster({node.name: node for node in make_nodes(("n1",), 4)})
+        self.nodes = TroubledNodes(self.cluster, NodeCosts(0.01, 0.01, 0.01), deltas=deltas)
         self.port: NodePort = self.nodes
         self.samples = Samples(self.port)
 

@@ -10,10 +10,11 @@ import pytest
 
 from controller.model import GpuSet, JobId, Share
 from controller.slurm.port import ClusterPort, JobState
-from controller.slurm.simulated import SimulatedCluster, SlurmCosts, idle_node, make_nodes, request_text
+from controller.slurm.simulated import SlurmCosts, idle_node, make_nodes, request_text
 from tests.contract.adding_up import AddedUp
 from tests.contract.cluster_port_contract import ClusterPortContract
 from tests.contract.ordinary import submit_ordinary
+from tests.contract.troubled import TroubledCluster
 
 ENDLESS_SECONDS = 1e9
 
@@ -29,7 +30,7 @@ class SimulatedWorld:
     """A cluster in memory, on the real clock: short costs, so that states are passed through and seen."""
 
     def __init__(self, *, deltas: bool) -> None:
-        self.cluster = SimulatedCluster(
+        self.cluster = TroubledCluster(
             {node.name: node for node in (*make_nodes(("n1", "n2"), 4), idle_node("n3", "v100", 4))},
             SlurmCosts(rpc_seconds=0.001, start_seconds=0.02, requeue_seconds=0.03),
             deltas=deltas,

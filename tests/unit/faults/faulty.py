@@ -19,10 +19,9 @@ from controller.errors import ClusterUnavailable, GandivaError, NodeError, NodeU
 from controller.model import GpuSet, JobId, Share
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import Living, Offload, Pause, Saved
-from controller.nodes.simulated import SimulatedNodes
 from controller.slurm.port import ClusterView, SlurmJob
-from controller.slurm.simulated import SimulatedCluster
 from tests.contract.passing_on import PassingOn
+from tests.contract.troubled import TroubledCluster, TroubledNodes
 
 RPC_DEADLINE_SECONDS = 15.0
 SLOW_SECONDS = 30.0
@@ -131,7 +130,7 @@ async def _troubled(
 class FaultyCluster(PassingOn):
     """Implements `ClusterPort`."""
 
-    def __init__(self, cluster: SimulatedCluster, faults: Faults) -> None:
+    def __init__(self, cluster: TroubledCluster, faults: Faults) -> None:
         self._cluster = cluster
         self._faults = faults
         self._views: deque[ClusterView] = deque(maxlen=600)
@@ -204,7 +203,7 @@ _OLDER_ANSWERS: Mapping[str, Any] = {
 class FaultyNodes:
     """Implements `NodePort`. Calls for one job on one node come one after the other, as in the agent."""
 
-    def __init__(self, nodes: SimulatedNodes, faults: Faults) -> None:
+    def __init__(self, nodes: TroubledNodes, faults: Faults) -> None:
         self._nodes = nodes
         self._faults = faults
         self._samples: deque[tuple[float, Mapping[str, NodeSample | NodeError]]] = deque(maxlen=600)

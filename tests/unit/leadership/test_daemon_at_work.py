@@ -20,13 +20,14 @@ from controller.errors import ClusterUnavailable, NodeError, NotLeading
 from controller.journal import JobFilter
 from controller.loop import failures
 from controller.nodes.protocol import LeaderInfo
-from controller.nodes.simulated import NodeCosts, SimulatedNodes
+from controller.nodes.simulated import NodeCosts
 from controller.observe.observer import Observer
 from controller.settings.loading import load_settings
 from controller.simulation.snapshot_file import read_decision
 from controller.simulation.virtual_time import VirtualClock
 from controller.slurm.port import ClusterView, JobState
-from controller.slurm.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
+from controller.slurm.simulated import SlurmCosts, make_nodes, request_text
+from tests.contract.troubled import TroubledCluster, TroubledNodes
 
 SETTINGS = """
 [journal]
@@ -44,7 +45,7 @@ slice_seconds = 0.5
 """
 
 
-class Nodes(SimulatedNodes):
+class Nodes(TroubledNodes):
     """Nodes that may obey another controller."""
 
     leader: LeaderInfo | None = None
@@ -65,7 +66,7 @@ class Site:
         self.folder, self.path = folder, folder / "gandiva.toml"
         self.configure("gandiva")
         nodes = {node.name: node for node in make_nodes(["n1"], 1)}
-        self.cluster = SimulatedCluster(nodes, SlurmCosts(0.001, 0.01, 0.01))
+        self.cluster = TroubledCluster(nodes, SlurmCosts(0.001, 0.01, 0.01))
         self.nodes = Nodes(self.cluster, NodeCosts(0.01, 0.01, 0.01))
         self.client = ApiClient("http://127.0.0.1:1")
 

@@ -13,9 +13,9 @@ import pytest
 from controller.errors import ClusterUnavailable, NodeError
 from controller.loop.asking import Asking
 from controller.nodes.port import NodeSample
-from controller.nodes.simulated import SimulatedNodes
 from controller.slurm.port import ClusterView
-from controller.slurm.simulated import SimulatedCluster, make_nodes
+from controller.slurm.simulated import make_nodes
+from tests.contract.troubled import TroubledCluster, TroubledNodes
 from tests.unit.loop.world import World, run
 
 
@@ -83,7 +83,7 @@ async def test_both_have_ended_when_their_caller_is_cancelled() -> None:
 
 
 def test_the_nodes_are_not_asked_twice_at_once_when_slurm_fails(tmp_path: Path) -> None:
-    class Down(SimulatedCluster):
+    class Down(TroubledCluster):
         down = True
 
         async def observe(self) -> ClusterView:
@@ -92,7 +92,7 @@ def test_the_nodes_are_not_asked_twice_at_once_when_slurm_fails(tmp_path: Path) 
                 raise ClusterUnavailable("observing the cluster: no")
             return await super().observe()
 
-    class Slow(SimulatedNodes):
+    class Slow(TroubledNodes):
         asked = at_once = most_at_once = 0
 
         async def observe(self, deadline_seconds: float) -> Mapping[str, NodeSample | NodeError]:

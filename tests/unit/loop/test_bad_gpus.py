@@ -16,17 +16,17 @@ from controller.errors import NodeError
 from controller.journal import JournalReader
 from controller.model import GpuId, JobId
 from controller.nodes.port import NodeSample
-from controller.nodes.simulated import SimulatedNodes
 from controller.policies.moves.balance import Balance
 from controller.policies.presets import PRESETS
 from controller.policies.settings import GandivaSettings, MigrationSettings
 from controller.slurm.port import JobState
+from tests.contract.troubled import TroubledNodes
 from tests.unit.loop.world import SLICE_SECONDS, World, run
 
 ECC = "it has uncorrected memory errors (ECC)"
 
 
-class Sick(SimulatedNodes):
+class Sick(TroubledNodes):
     """Nodes with bad GPUs, each with its reason; None: the agent does not list it any more."""
 
     bad: Mapping[GpuId, str | None] = MappingProxyType({})

@@ -12,12 +12,12 @@ from controller.journal import JobFilter, JournalReader
 from controller.model import JobId
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.port import JobState
-from controller.slurm.simulated import SimulatedCluster
 from controller.slurm.simulated_job import SimulatedJob
+from tests.contract.troubled import TroubledCluster
 from tests.unit.loop.world import SLICE_SECONDS, World
 
 
-class EndsBeforeTheCall(SimulatedCluster):
+class EndsBeforeTheCall(TroubledCluster):
     """Where jobs end just before Slurm is asked to suspend them."""
 
     async def suspend(self, job_id: JobId) -> None:
@@ -45,7 +45,7 @@ def test_a_job_that_ends_before_slurm_suspends_it_is_no_failure(
     run_virtual(scenario())
 
 
-class Completes(SimulatedCluster):
+class Completes(TroubledCluster):
     """Where an epilog runs: for some seconds a job that is over is COMPLETING, with its end."""
 
     def _end(self, job: SimulatedJob, state_name: str, end_time: float | None = None) -> None:
@@ -57,9 +57,9 @@ class Completes(SimulatedCluster):
 
 
 @pytest.mark.parametrize("away", [False, True])
-@pytest.mark.parametrize("kind", [SimulatedCluster, Completes])
+@pytest.mark.parametrize("kind", [TroubledCluster, Completes])
 def test_a_job_that_is_cancelled_while_it_is_suspended_ends_then(
-    tmp_path: Path, away: bool, kind: type[SimulatedCluster]
+    tmp_path: Path, away: bool, kind: type[TroubledCluster]
 ) -> None:
     """Slurm says when it was suspended last. `away`: no controller runs when it ends."""
 

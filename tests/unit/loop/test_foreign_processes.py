@@ -14,13 +14,13 @@ from controller.errors import NodeError
 from controller.model import GpuId, JobId
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import GpuProcess
-from controller.nodes.simulated import SimulatedNodes
+from tests.contract.troubled import TroubledNodes
 from tests.unit.loop.world import World, run
 
 TAKEN = GpuId("n1", 0)
 
 
-class Visited(SimulatedNodes):
+class Visited(TroubledNodes):
     """A node on whose first GPU a process has memory. (Its agent lets a job start there all the same: what is
     tested is that the controller does not ask for it.)"""
 

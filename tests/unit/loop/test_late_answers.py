@@ -7,15 +7,15 @@ import asyncio
 from pathlib import Path
 
 from controller.act.actions import Place
-from controller.nodes.simulated import SimulatedNodes
 from controller.slurm.port import ClusterView
-from controller.slurm.simulated import SimulatedCluster, SlurmCosts
+from controller.slurm.simulated import SlurmCosts
+from tests.contract.troubled import TroubledCluster, TroubledNodes
 from tests.unit.loop.world import World, run
 
 ANSWER_SECONDS = 3.0
 
 
-class Late(SimulatedCluster):
+class Late(TroubledCluster):
     """Says what was true when it was asked."""
 
     async def observe(self) -> ClusterView:
@@ -33,7 +33,7 @@ def test_a_job_that_started_while_slurm_was_answering_is_not_taken_for_one_that_
             world.cluster.nodes, SlurmCosts(0.005, start_seconds=ANSWER_SECONDS, requeue_seconds=0.1)
         )
         world.cluster = world.cluster_port = cluster
-        world.node_port = world.nodes = SimulatedNodes(cluster)
+        world.node_port = world.nodes = TroubledNodes(cluster)
         first, _waits = world.submit(), world.submit()
         world.start()
         await asyncio.sleep(4 * ANSWER_SECONDS)

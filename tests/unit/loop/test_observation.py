@@ -31,7 +31,8 @@ from controller.observe.memory import JobMemory
 from controller.observe.nodes import make_node
 from controller.observe.rates import Rates
 from controller.slurm.port import JobState, SlurmGpu, SlurmJob, SlurmNode
-from controller.slurm.simulated import SimulatedCluster, SimulatedJob
+from controller.slurm.simulated import SimulatedJob
+from tests.contract.troubled import TroubledCluster
 from tests.unit.loop.world import run
 
 GPUS = frozenset({GpuId("n1", 0), GpuId("n1", 1)})
@@ -186,7 +187,7 @@ def test_memory_of_processes_that_nobody_knows_keeps_a_gpu_from_all_jobs() -> No
 
 def test_fields_of_a_simulated_job_are_not_mistaken_either() -> None:
     async def scenario() -> None:
-        cluster = SimulatedCluster({}, tells_durations=True)
+        cluster = TroubledCluster({}, tells_durations=True)
         job = SimulatedJob(
             id=JobId(7),
             user="alice",

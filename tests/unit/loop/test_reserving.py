@@ -15,10 +15,11 @@ from controller.model import GpuId, JobId, Phase
 from controller.policies.moves.defragment import Defragment
 from controller.policies.settings import DefragmentSettings, MigrationSettings
 from controller.slurm.port import ALLOCATED, JobState
-from controller.slurm.simulated import SimulatedCluster, SlurmCosts
+from controller.slurm.simulated import SlurmCosts
 from controller.slurm.simulated_job import SimulatedJob
 from tests.contract.ordinary import submit_ordinary
 from tests.contract.passing_on import PassingOn
+from tests.contract.troubled import TroubledCluster
 from tests.unit.draws import some
 from tests.unit.loop.world import World, gandiva, run
 
@@ -28,7 +29,7 @@ STEPS = ("reserve", "requeue", "claim", "prepare", "bind", "release", "await-sta
 class Port(PassingOn):
     """Passes all on to the simulated cluster; what is before a call may fail it, or end the controller."""
 
-    def __init__(self, cluster: SimulatedCluster) -> None:
+    def __init__(self, cluster: TroubledCluster) -> None:
         self._cluster = cluster
         self.refused = 0
         self.calls: list[str] = []

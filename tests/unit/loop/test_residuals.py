@@ -15,14 +15,14 @@ from controller.errors import NodeError
 from controller.model import Gpu, GpuId, Job, JobId, Node, Phase, Profile, Request, Size, Snapshot
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import GpuProcess, NodePhase, Offload
-from controller.nodes.simulated import SimulatedNodes
 from controller.simulation.virtual_time import run_virtual
+from tests.contract.troubled import TroubledNodes
 from tests.unit.loop.world import SLICE_SECONDS, World
 
 GIB = 1 << 30
 
 
-class KeepMemory(SimulatedNodes):
+class KeepMemory(TroubledNodes):
     """Nodes on which jobs leave memory behind."""
 
     kept: Mapping[JobId, int] = {}

@@ -10,13 +10,13 @@ from typing_extensions import Unpack
 
 from controller.model import JobId
 from controller.nodes.port import Place
-from controller.nodes.simulated import SimulatedNodes
 from controller.slurm.simulated import request_text
 from controller.slurm.simulated_job import SimulatedJob
+from tests.contract.troubled import TroubledNodes
 from tests.unit.loop.world import World, run
 
 
-class Waiting(SimulatedNodes):
+class Waiting(TroubledNodes):
     """Nodes that are asked to prepare, and wait."""
 
     def __post_init__(self) -> None:

@@ -11,7 +11,8 @@ from controller.loop.conditions import Conditions
 from controller.loop.shares import ShareReader
 from controller.model import Share
 from controller.simulation.virtual_time import VirtualClock
-from controller.slurm.simulated import SimulatedCluster, make_nodes
+from controller.slurm.simulated import make_nodes
+from tests.contract.troubled import TroubledCluster
 
 TREE = (Share("root", None, 1.0, 1.0), Share("root/root", "root", 1.0, 0.0, 1.0))
 
@@ -23,7 +24,7 @@ class World:
         self.reports: list[tuple[str, ...]] = []
         self.changes = 0
         nodes = {node.name: node for node in make_nodes(["n1"], 1)}
-        self.cluster = SimulatedCluster(nodes, tree=TREE)
+        self.cluster = TroubledCluster(nodes, tree=TREE)
         conditions = Conditions(Recorder(MemoryJournal()), VirtualClock(), self.reports.append)
         self.reader = ShareReader(self.cluster, conditions, self._changed)
 

@@ -14,13 +14,13 @@ from controller.journal import JobFilter, JournalReader
 from controller.model import JobId
 from controller.reports.explain import explain
 from controller.slurm.port import ClusterView, JobState, SlurmJob
-from controller.slurm.simulated import SimulatedCluster
+from tests.contract.troubled import TroubledCluster
 from tests.unit.loop.world import World, run
 
 START = 1_000_000.0
 
 
-class CleansUp(SimulatedCluster):
+class CleansUp(TroubledCluster):
     """Ended jobs are COMPLETING for two seconds."""
 
     def _shown(self, job: SlurmJob) -> SlurmJob:

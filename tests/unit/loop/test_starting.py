@@ -15,15 +15,15 @@ import pytest
 from controller.errors import NodeError
 from controller.model import JobId
 from controller.nodes.protocol import Offload, Pause
-from controller.nodes.simulated import SimulatedNodes
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.port import ALLOCATED, ClusterView, JobState, SlurmJob
-from controller.slurm.simulated import SimulatedCluster, SimulatedJob
+from controller.slurm.simulated import SimulatedJob
+from tests.contract.troubled import TroubledCluster, TroubledNodes
 from tests.unit.loop.test_reserving import Port
 from tests.unit.loop.world import SLICE_SECONDS, World
 
 
-class NotYetAttached(SimulatedNodes):
+class NotYetAttached(TroubledNodes):
     """Nodes as agents are: without a session a job cannot be paused, and only what is on no GPU can be
     stopped all the same when it has several."""
 
@@ -85,7 +85,7 @@ def test_a_gang_on_its_gpus_without_a_session_stays_and_its_user_reads_why(
     run_virtual(scenario())
 
 
-class WithLimit(SimulatedCluster):
+class WithLimit(TroubledCluster):
     """A user's QOS lets some of the jobs start no sooner than others have ended."""
 
     limited: frozenset[JobId] = frozenset()
@@ -108,7 +108,7 @@ def test_a_job_at_a_limit_of_slurm_does_not_keep_gpus_from_others(tmp_path: Path
         world = World(tmp_path, gpus=1)
         cluster = WithLimit(world.cluster.nodes, world.cluster.costs)
         world.cluster = world.cluster_port = cluster
-        world.node_port = world.nodes = SimulatedNodes(cluster)
+        world.node_port = world.nodes = TroubledNodes(cluster)
         limited, other = world.submit(), world.submit(work_seconds=5, user="bob")
         cluster.limited = frozenset({limited})
         world.start()
@@ -124,12 +124,12 @@ def test_a_job_at_a_limit_of_slurm_does_not_keep_gpus_from_others(tmp_path: Path
     run_virtual(scenario())
 
 
-class FailsToLaunch(SimulatedCluster):
+class FailsToLaunch(TroubledCluster):
     """The prolog of some jobs fails: slurmctld holds the job, and drains the node."""
 
     fails: frozenset[JobId] = frozenset()
 
-    def __init__(self, cluster: SimulatedCluster) -> None:
+    def __init__(self, cluster: TroubledCluster) -> None:
         super().__init__(cluster.nodes, cluster.costs)
         self.held_by_slurm: set[JobId] = set()
         self.launches: list[JobId] = []
@@ -166,7 +166,7 @@ def test_a_job_that_slurm_holds_after_a_failed_launch_does_not_go_from_node_to_n
         world = World(tmp_path, gpus=1)
         cluster = FailsToLaunch(world.cluster)
         world.cluster = world.cluster_port = cluster
-        world.node_port = world.nodes = SimulatedNodes(cluster)
+        world.node_port = world.nodes = TroubledNodes(cluster)
         failing, other = world.submit(), world.submit(work_seconds=5)
         cluster.fails = frozenset({failing})
         world.start()
@@ -184,10 +184,10 @@ def test_a_job_that_slurm_holds_after_a_failed_launch_does_not_go_from_node_to_n
     run_virtual(scenario())
 
 
-class Refuses(SimulatedCluster):
+class Refuses(TroubledCluster):
     """Slurm gives reasons why it starts some jobs not at all, or not on some nodes."""
 
-    def __init__(self, cluster: SimulatedCluster) -> None:
+    def __init__(self, cluster: TroubledCluster) -> None:
         super().__init__(cluster.nodes, cluster.costs)
         self.why: Callable[[SimulatedJob, frozenset[str]], str] = lambda _job, _nodes: ""
         self.tries: list[tuple[float, int, str]] = []
@@ -207,7 +207,7 @@ class Refuses(SimulatedCluster):
 def refusing(world: World) -> Refuses:
     cluster = Refuses(world.cluster)
     world.cluster = world.cluster_port = cluster
-    world.node_port = world.nodes = SimulatedNodes(cluster)
+    world.node_port = world.nodes = TroubledNodes(cluster)
     return cluster
 
 

@@ -13,12 +13,12 @@ from controller.errors import NodeError
 from controller.model import JobId
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import GpuProcess, NodeJob, NodePhase, RankSample, RankState
-from controller.nodes.simulated import SimulatedNodes
 from controller.slurm.port import JobState
+from tests.contract.troubled import TroubledNodes
 from tests.unit.loop.world import World, run
 
 
-class Forgotten(SimulatedNodes):
+class Forgotten(TroubledNodes):
     """Nodes with jobs that Slurm knows nothing of: with a session, or with memory on a GPU."""
 
     with_session: frozenset[JobId] = frozenset()

@@ -18,10 +18,10 @@ from controller.loop.conditions import Conditions, report_nodes
 from controller.model import JobId, Unsuspendable
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import GpuProcess, NodePhase
-from controller.nodes.simulated import SimulatedNodes
 from controller.observe.jobs import TRESPASS_SECONDS
 from controller.observe.nodes import trespassers
 from controller.slurm.port import JobState
+from tests.contract.troubled import TroubledNodes
 from tests.unit.loop.test_reserving import Port
 from tests.unit.loop.world import SLICE_SECONDS, World, run
 
@@ -29,7 +29,7 @@ from tests.unit.loop.world import SLICE_SECONDS, World, run
 class Trespass:
     """Between the controller and the nodes: these jobs have memory on GPUs that they have left."""
 
-    def __init__(self, nodes: SimulatedNodes) -> None:
+    def __init__(self, nodes: TroubledNodes) -> None:
         self._nodes = nodes
         self.jobs: dict[JobId, int] = {}
 

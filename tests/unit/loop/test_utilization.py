@@ -13,11 +13,11 @@ import pytest
 from controller.errors import NodeError
 from controller.journal import JobFilter, JournalReader
 from controller.nodes.port import NodeSample
-from controller.nodes.simulated import SimulatedNodes
+from tests.contract.troubled import TroubledNodes
 from tests.unit.loop.world import SLICE_SECONDS, World, run
 
 
-class Busy(SimulatedNodes):
+class Busy(TroubledNodes):
     """The GPU is as busy as the job on it makes it, and NVML says so of the second before."""
 
     by_job: Mapping[int, float] = {}

@@ -12,13 +12,13 @@ from controller.errors import ClusterRefused, NodeError
 from controller.journal import JournalReader
 from controller.model import JobId
 from controller.nodes.protocol import Living
-from controller.nodes.simulated import SimulatedNodes
 from controller.observe.vanished import ALIVE_SECONDS, MISSING_SECONDS
 from controller.slurm.port import JobState
+from tests.contract.troubled import TroubledNodes
 from tests.unit.loop.world import SLICE_SECONDS, World, run
 
 
-class PowerCut(SimulatedNodes):
+class PowerCut(TroubledNodes):
     """Nodes that lost jobs: control blocks and, if so said, processes. slurmctld has not heard of it."""
 
     booted_at = 0.0

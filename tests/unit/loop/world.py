@@ -14,7 +14,7 @@ from controller.loop.pacing import PaceSettings
 from controller.model import JobId
 from controller.model.clock import Clock
 from controller.nodes.port import NodePort
-from controller.nodes.simulated import NodeCosts, SimulatedNodes
+from controller.nodes.simulated import NodeCosts
 from controller.policies.allocations.worker import answers
 from controller.policies.moves.move import Move
 from controller.policies.presets import PRESETS
@@ -23,8 +23,9 @@ from controller.policies.settings import FifoSettings, GandivaSettings
 from controller.settings.schema import Settings, SuspendSettings
 from controller.simulation.virtual_time import VirtualClock, run_virtual
 from controller.slurm.port import ClusterPort, JobState
-from controller.slurm.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
+from controller.slurm.simulated import SlurmCosts, make_nodes, request_text
 from controller.solver import ImmediateSolver, SolverPort
+from tests.contract.troubled import TroubledCluster, TroubledNodes
 
 SLICE_SECONDS = 10.0
 
@@ -66,12 +67,12 @@ class World:
         """`deltas`: the adapters answer with what changed. `suspend`: settings of this table that are not
         the default."""
         names = [f"n{i + 1}" for i in range(nodes)]
-        self.cluster = SimulatedCluster(
+        self.cluster = TroubledCluster(
             {n.name: n for n in make_nodes(names, gpus)},
             slurm_costs or SlurmCosts(0.005, 0.3, 0.1),
             deltas=deltas,
         )
-        self.nodes = SimulatedNodes(self.cluster, node_costs or NodeCosts(0.1, 0.05, 0.05), deltas=deltas)
+        self.nodes = TroubledNodes(self.cluster, node_costs or NodeCosts(0.1, 0.05, 0.05), deltas=deltas)
         self.policy = policy or gandiva()
         self.policy_name = "gandiva"
         """What it remembers is kept under this name."""

@@ -26,15 +26,16 @@ from controller.journal.port import JournalPort
 from controller.loop.loop import Controller
 from controller.loop.pacing import PaceSettings
 from controller.model import JobId, Memory
-from controller.nodes.simulated import NodeCosts, SimulatedNodes
+from controller.nodes.simulated import NodeCosts
 from controller.policies.allocations.worker import answers
 from controller.policies.assemble import make_policy
 from controller.policies.protocol import Policy
 from controller.settings.loading import parse_settings
 from controller.simulation.virtual_time import VirtualClock, run_virtual
 from controller.slurm.port import JobState
-from controller.slurm.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
+from controller.slurm.simulated import SlurmCosts, make_nodes, request_text
 from controller.solver import ImmediateSolver
+from tests.contract.troubled import TroubledCluster, TroubledNodes
 from tests.unit.draws import NIGHTLY, some
 from tests.unit.simulation.afresh import Afresh
 
@@ -110,14 +111,14 @@ class History:
         self._way, self._folder = way, folder
         self._settings = parse_settings(BY_SEED[seed] + SUSPEND)
         nodes = {node.name: node for node in make_nodes([f"n{i}" for i in range(NODES)], GPUS)}
-        self.cluster = SimulatedCluster(
+        self.cluster = TroubledCluster(
             nodes,
             SlurmCosts(0.005, 0.3, 0.2),
             keep_ended=seed % 2 == 0,
             deltas=way.deltas,
             tells_durations=True,
         )
-        self.nodes = SimulatedNodes(self.cluster, NodeCosts(0.2, 0.1, 0.1), deltas=way.deltas)
+        self.nodes = TroubledNodes(self.cluster, NodeCosts(0.2, 0.1, 0.1), deltas=way.deltas)
         self.events: list[tuple[Any, ...]] = []
         self._memory = MemoryJournal()
         self._running: asyncio.Task[None] | None = None

@@ -12,11 +12,11 @@ import pytest
 from controller.errors import ClusterError, NodeError
 from controller.model import GpuId, JobId
 from controller.nodes.port import NodeSample
-from controller.nodes.simulated import SimulatedNodes
 from controller.simulation.cluster_spec import parse_cluster
 from controller.simulation.virtual_time import run_virtual
-from controller.slurm.simulated import SimulatedCluster, SimulatedJob, make_nodes, request_text
+from controller.slurm.simulated import SimulatedJob, make_nodes, request_text
 from tests.contract.adding_up import AddedUp, Samples
+from tests.contract.troubled import TroubledCluster, TroubledNodes
 
 JOBS, GPUS = 8, 4
 GPU_PAIRS = [(0, 1), (2, 3), (0, 2)]
@@ -27,8 +27,8 @@ class Site:
 
     def __init__(self, *, deltas: bool) -> None:
         nodes = {node.name: node for node in make_nodes(["n1", "n2"], GPUS)}
-        self.cluster = SimulatedCluster(nodes, deltas=deltas, keep_ended=False)
-        self.nodes = SimulatedNodes(self.cluster, deltas=deltas)
+        self.cluster = TroubledCluster(nodes, deltas=deltas, keep_ended=False)
+        self.nodes = TroubledNodes(self.cluster, deltas=deltas)
         for number in range(1, JOBS + 1):
             self.cluster.add(SimulatedJob(JobId(number), "alice", request_text(2), 1e9, 0.0))
 
@@ -177,6 +177,6 @@ def test_a_job_that_left_its_gpu_slows_no_other_one() -> None:
 def test_a_clock_of_its_own_is_read() -> None:
     async def main() -> float:
         nodes = {node.name: node for node in make_nodes(["n1"], 1)}
-        return (await SimulatedCluster(nodes, clock=lambda: 77.0).observe()).time
+        return (await TroubledCluster(nodes, clock=lambda: 77.0).observe()).time
 
     assert run_virtual(main()) == 77.0
