@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from controller.model import NOWHERE, Changes, Job, JobId, Placement, Snapshot
 from controller.policies.mechanisms.bindings import Bindings
@@ -23,8 +23,7 @@ from controller.policies.mechanisms.row import WAITING, Row
 from controller.policies.mechanisms.timers import TINY
 from controller.policies.mechanisms.turns import Turns
 from controller.policies.placement.draft import Draft
-
-N = TypeVar("N", int, float)
+from controller.policies.recalled import recalled
 
 
 class SliceLanes(Lanes):
@@ -43,11 +42,11 @@ class SliceLanes(Lanes):
 
     def reset(self, snapshot: Snapshot, common: Mapping[str, Any], rows: Mapping[JobId, Row]) -> None:
         """`common`: affinity and begin of the slice by server."""
-        self._bindings = Bindings(snapshot.nodes, _numbers(common.get("affinity"), int), rows)
+        self._bindings = Bindings(snapshot.nodes, recalled(common.get("affinity"), dict[str, int], {}), rows)
         # The wall clock may have been set back.
         starts = {
             name: min(start, snapshot.time)
-            for name, start in _numbers(common.get("slices"), float).items()
+            for name, start in recalled(common.get("slices"), dict[str, float], {}).items()
             if name in snapshot.nodes
         }
         self._queue = Queue(self._bindings, self._max_jobs_per_gpu)
@@ -105,9 +104,3 @@ class SliceLanes(Lanes):
         self._bindings.settle_affinity()
         self._queue.place(draft)
         return self._turns.give(draft, now, ranks)
-
-
-def _numbers(raw: Any, kind: type[N]) -> dict[str, N]:
-    """Numbers by name, from a memory that may be damaged."""
-    items = raw.items() if isinstance(raw, Mapping) else ()
-    return {str(name): kind(number) for name, number in items if isinstance(number, int | float)}

@@ -42,6 +42,7 @@ from controller.policies.moves.shrink import Shrinking
 from controller.policies.moves.trials import Trial, Trials
 from controller.policies.moves.widen import widen
 from controller.policies.placement.draft import Draft
+from controller.policies.recalled import recalled
 from controller.policies.settings import GrowSettings
 
 
@@ -52,7 +53,7 @@ class Grow:
         self._settings = settings
 
     def propose(self, snapshot: Snapshot, draft: Draft) -> None:
-        record, settings = Record.of(draft), self._settings
+        record, settings = recalled(draft.remembered.get(NAME), Record, Record()), self._settings
         trials = Trials(
             snapshot,
             draft,

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 from controller.model import GpuSet, Job, JobId, Placement, Snapshot, Verdict
 from controller.policies.moves.trials import Trials
 from controller.policies.placement.draft import Draft
+from controller.policies.recalled import recalled
 from controller.policies.settings import MigrationSettings
 
 NAME = "migrations"
@@ -35,9 +35,11 @@ class Migrations:
     def __init__(self, snapshot: Snapshot, draft: Draft, settings: MigrationSettings) -> None:
         self._snapshot, self._draft, self._settings = snapshot, draft, settings
         jobs, until = snapshot.jobs, snapshot.time - settings.cooldown_seconds
-        read = _read(draft.remembered.get(NAME), snapshot.time)
-        under_way = {job_id for job_id, _ in read if job_id in jobs and jobs[job_id].promised}
-        self._since = {job_id: at for job_id, at in read if at > until or job_id in under_way}
+        # The wall clock may have been set back.
+        said = recalled(draft.remembered.get(NAME), dict[JobId, float], {}).items()
+        since = {job_id: min(at, snapshot.time) for job_id, at in said}
+        under_way = {job_id for job_id in since if job_id in jobs and jobs[job_id].promised}
+        self._since = {job_id: at for job_id, at in since.items() if at > until or job_id in under_way}
         self._trials = Trials(snapshot, draft, NAME, seconds=0.0, cooldown_seconds=0.0)
         self.left = settings.most_at_once - len(under_way)
         """So many jobs may still be told to migrate."""
@@ -108,11 +110,3 @@ class Migrations:
         """Into the draft."""
         since = {str(job_id): at for job_id, at in sorted(self._since.items())}
         self._draft.remember(NAME, since or None)
-
-
-def _read(raw: Any, now: float) -> list[tuple[JobId, float]]:
-    """From a memory that may be damaged. The wall clock may have been set back."""
-    try:
-        return [(JobId(int(job_id)), min(float(at), now)) for job_id, at in raw.items()]
-    except (TypeError, ValueError, AttributeError):
-        return []

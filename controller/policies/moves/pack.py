@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import islice
-from typing import Any
 
 from controller.model import Configuration, GpuId, Job, JobId, Placement, Snapshot, Verdict, rate_key
 from controller.policies.moves.alone import alone_on, rates_alone
@@ -22,6 +21,7 @@ from controller.policies.moves.hosts import Hosts
 from controller.policies.moves.trials import Trials
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.sharing import can_join, peak_bytes, refusal_to_share, utilization
+from controller.policies.recalled import recalled
 from controller.policies.settings import PackSettings
 
 NAME = "pack"
@@ -135,7 +135,7 @@ class Pack:
 
     def _pack(self, snapshot: Snapshot, draft: Draft, trials: Trials) -> None:
         waiting = [job for job in snapshot.jobs.values() if job.may_start and job.request.may_pack]
-        begin, made = _round(draft)
+        begin, made = recalled(draft.remembered.get(NAME), tuple[JobId, bool], (JobId(0), False))
         hosts = Hosts(snapshot, draft, trials.busy, begin) if waiting else None
         following = hosts.next if hosts is not None else None
         self._go_on(snapshot, draft, begin, following, made)
@@ -226,17 +226,6 @@ def _on_trial(guest: Job, trials: Trials, hosts: Hosts) -> list[JobId]:
 
 def _first(snapshot: Snapshot, job: Job) -> tuple[float, ...]:
     return (-job.priority_class, utilization(snapshot, job), job.submit_time, job.id)
-
-
-def _round(draft: Draft) -> tuple[JobId, bool]:
-    """The running job that this plan begins with, and whether pairs were made since the first one. A memory
-    may be damaged."""
-    raw: Any = draft.remembered.get(NAME)
-    try:
-        begin, made = raw
-        return JobId(int(begin)), bool(made)
-    except (TypeError, ValueError):
-        return JobId(0), False
 
 
 def _kind(guest: Job) -> object:

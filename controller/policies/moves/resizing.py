@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from controller.model import GpuId, GpuSet, Job, JobId, Node, Placement, Snapshot
 from controller.policies.placement.draft import Draft
@@ -24,17 +23,6 @@ class Record:
     """Jobs that grew: when they did last, and the size before."""
     idle: dict[str, tuple[float, int]] = field(default_factory=dict)
     """Servers where a job could grow: since when so many GPUs have been free there."""
-
-    @classmethod
-    def of(cls, draft: Draft) -> Record:
-        """As the draft has it; a memory may be damaged."""
-        raw: Any = draft.remembered.get(NAME)
-        try:
-            grown = {JobId(int(i)): (float(at), int(size)) for i, (at, size) in raw["grown"].items()}
-            idle = {str(name): (float(since), int(free)) for name, (since, free) in raw["idle"].items()}
-        except (TypeError, ValueError, KeyError, AttributeError):
-            return cls()
-        return cls(grown, idle)
 
     def save(self, draft: Draft) -> None:
         """Into the draft."""

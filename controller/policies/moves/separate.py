@@ -12,7 +12,6 @@ Source: Gandiva (OSDI'18) 3.4, 3.5.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from controller.model import GpuSet, Job, JobId, Snapshot, Verdict, by_node, gpu_type, rate_key
 from controller.policies.moves.free import free_gpus
@@ -20,6 +19,7 @@ from controller.policies.moves.migrations import Migrations
 from controller.policies.moves.trials import Trial, Trials
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.gangs import accepts
+from controller.policies.recalled import recalled
 from controller.policies.settings import MigrationSettings, SeparateSettings
 
 NAME = "separate"
@@ -32,7 +32,7 @@ class Separate:
         self._settings, self._migration = settings, migration
 
     def propose(self, snapshot: Snapshot, draft: Draft) -> None:
-        settings, record = self._settings, _Record.of(draft)
+        settings, record = self._settings, recalled(draft.remembered.get(NAME), _Record, _Record())
         trials = Trials(
             snapshot,
             draft,
@@ -132,17 +132,6 @@ class _Record:
     """When a job left a server: those that stayed are measured anew first."""
     sources: dict[JobId, str] = field(default_factory=dict)
     """Which server jobs left that are there still."""
-
-    @classmethod
-    def of(cls, draft: Draft) -> _Record:
-        """As the draft has it; a memory may be damaged."""
-        raw: Any = draft.remembered.get(NAME)
-        try:
-            best = {str(what): float(rate) for what, rate in raw["best"].items()}
-            left = {str(name): float(at) for name, at in raw["left"].items()}
-            return cls(best, left, {JobId(int(i)): str(name) for i, name in raw["sources"].items()})
-        except (TypeError, ValueError, KeyError, AttributeError):
-            return cls()
 
     def follow(self, snapshot: Snapshot, jobs: list[Job], cooldown_seconds: float) -> None:
         """Take over what was measured, and forget what is over."""

@@ -9,10 +9,12 @@ tried, such as the models and the configuration, until its cool-down is over.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from controller.model import JobId, Snapshot
 from controller.policies.placement.draft import Draft
+from controller.policies.recalled import recalled
 
 NAME = "trials"
 """What the draft remembers them under."""
@@ -41,6 +43,15 @@ class Trial(NamedTuple):
     """They are since then."""
 
 
+@dataclass
+class _Memory:
+    """What all moves together remember of their trials."""
+
+    open: list[Trial] = field(default_factory=list)
+    judged: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """The score and when, by move and what was tried."""
+
+
 class Trials:
     """The trials of one move within one plan: read from the draft, and written into it by `save`."""
 
@@ -49,15 +60,17 @@ class Trials:
     ) -> None:
         self._snapshot, self._draft, self._move = snapshot, draft, move
         self._seconds, self._cooldown_seconds = seconds, cooldown_seconds
-        trials, judged = _read(draft.remembered.get(NAME))
-        self._open = {trial.jobs: trial for trial in trials}
+        memory = recalled(draft.remembered.get(NAME), _Memory, _Memory())
+        in_trials = [job_id for trial in memory.open for job_id in trial.jobs]
+        if len(set(in_trials)) < len(in_trials):
+            memory = _Memory()  # damaged
+        self._open = {trial.jobs: trial for trial in memory.open}
         self._judged = {
             key: (score, at)
-            for key, (score, at) in judged.items()
+            for key, (score, at) in memory.judged.items()
             if not key.startswith(f"{move} ") or snapshot.time < at + cooldown_seconds
         }
-        """Of all moves: the score and when, by move and what was tried."""
-        self._of = {job_id: trial.jobs for trial in trials for job_id in trial.jobs}
+        self._of = {job_id: trial.jobs for trial in memory.open for job_id in trial.jobs}
 
     def busy(self, job_id: JobId) -> bool:
         """Whether the job is part of an open trial, of whatever move."""
@@ -141,21 +154,3 @@ class Trials:
         else:
             self._draft.wake(min(end, now + max(LOOK_SECONDS, LOOK_FRACTION * (now - trial.at))))
         return False
-
-
-def _trial(move: Any, what: Any, jobs: Any, before: Any, at: Any, seconds: Any, in_place: Any) -> Trial:
-    """Out of the journal."""
-    ids, rates = tuple(JobId(int(i)) for i in jobs), tuple(map(float, before))
-    return Trial(str(move), str(what), ids, rates, float(at), float(seconds), bool(in_place))
-
-
-def _read(raw: Any) -> tuple[list[Trial], dict[str, tuple[float, float]]]:
-    """Open and judged trials, from a memory that may be damaged."""
-    try:
-        judged = raw["judged"].items()
-        trials = [row if isinstance(row, Trial) else _trial(*row) for row in raw["open"]]
-        if len({job_id for trial in trials for job_id in trial.jobs}) < sum(len(t.jobs) for t in trials):
-            return [], {}
-        return trials, {str(key): (float(score), float(at)) for key, (score, at) in judged}
-    except (TypeError, ValueError, KeyError, AttributeError):
-        return [], {}
