@@ -17,17 +17,3 @@ from controller.journal.records import (
     parse_gpus,
 )
 from controller.journal.writer import Journal
-
-__all__ = [
-    "Event",
-    "JobFilter",
-    "JobRecord",
-    "JobRow",
-    "Journal",
-    "JournalPort",
-    "JournalReader",
-    "MemoryJournal",
-    "Slice",
-    "gpu_names",
-    "parse_gpus",
-]
