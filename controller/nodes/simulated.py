@@ -8,6 +8,7 @@ that no two jobs have memory on one GPU but those that may.
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from typing_extensions import Unpack
 
@@ -17,14 +18,14 @@ from controller.nodes import protocol
 from controller.nodes.port import Leave, NodeSample, Place
 from controller.nodes.progress import Progress
 from controller.nodes.protocol import NodePhase
-from controller.nodes.simulated_block import Block
-from controller.nodes.simulated_gpus import gpu_sample
 from controller.slurm.port import JobState
 from controller.slurm.simulated import SimulatedCluster
 from controller.slurm.simulated_job import SimulatedJob
 
 PROGRAM = "/usr/bin/python3"
 """What all jobs run."""
+_MEMORY_BYTES = 80 * 2**30
+_JOB_MEMORY_BYTES = 2**30
 _WITH_PROCESSES = (JobState.RUNNING, JobState.SUSPENDED)
 
 
@@ -37,6 +38,25 @@ class NodeCosts:
     offload_seconds: float = 0.0
     restore_seconds: float = 0.0
     save_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Block:
+    """A control block: what a node keeps of a job."""
+
+    gpus: tuple[int, ...]
+    phase: NodePhase = NodePhase.RUNNING
+    beside: frozenset[JobId] = frozenset()
+    """Jobs that may have memory on the same GPUs."""
+    stopped: bool = False
+    """At a step boundary, its state on the way to host memory."""
+    off: bool = False
+    """Its memory is off its GPUs, but its processes may still run."""
+
+    @property
+    def works(self) -> bool:
+        """The job may use its GPUs."""
+        return not self.stopped and self.phase is not NodePhase.YIELDED
 
 
 @dataclass
@@ -206,7 +226,7 @@ class SimulatedNodes:
                 for ordinal in job.gpus:
                     on_gpu[ordinal] = (*on_gpu.get(ordinal, ()), job_id)
         cards = self.cluster.nodes[node].gpus
-        gpus = [gpu_sample(node, card.index, card.model, on_gpu.get(card.index, ())) for card in cards]
+        gpus = [_gpu_sample(node, card.index, card.model, on_gpu.get(card.index, ())) for card in cards]
         return NodeSample(node, now, gpus, jobs)
 
     def _say(self, node: str, job_id: JobId, block: Block) -> protocol.NodeJob:
@@ -327,4 +347,21 @@ def _rank(job: SimulatedJob, node: str, now: float, *, tells_steps: bool) -> pro
         world_size=len(job.nodes),
         state_bytes=job.state_bytes,
         largest_tensor_bytes=job.largest_tensor_bytes,
+    )
+
+
+@lru_cache(maxsize=1 << 16)
+def _gpu_sample(node: str, ordinal: int, model: str, holders: tuple[JobId, ...]) -> protocol.GpuSample:
+    """A GPU with these jobs on it."""
+    return protocol.GpuSample(
+        index=ordinal,
+        uuid=f"GPU-{node}-{ordinal}",
+        model=model,
+        memory_bytes=_MEMORY_BYTES,
+        memory_used_bytes=_JOB_MEMORY_BYTES * len(holders),
+        utilization_fraction=1.0 if holders else 0.0,
+        healthy=True,
+        processes=tuple(
+            protocol.GpuProcess(1000 + job_id, job_id, 2001, _JOB_MEMORY_BYTES) for job_id in holders
+        ),
     )

@@ -15,8 +15,7 @@ from controller.model import GpuSet, JobId
 from controller.nodes import protocol
 from controller.nodes.port import Leave, NodeSample, Place
 from controller.nodes.protocol import NodePhase
-from controller.nodes.simulated import SimulatedNodes
-from controller.nodes.simulated_block import Block
+from controller.nodes.simulated import Block, SimulatedNodes
 from controller.slurm.port import JobState
 from controller.slurm.simulated import SimulatedCluster
 
