@@ -2,12 +2,13 @@
 """The journal of a simulation: the same calls and the same answers as `Journal`, in memory."""
 
 import json
+from collections import Counter
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from controller.journal.records import Decision, Event, JobRecord, JobTotals, OpenOperation, Slice, merged
-from controller.model import GpuSet, JobId, Note, Usage
+from controller.model import UNUSED, GpuSet, JobId, Note, Usage
 
 
 @dataclass(slots=True)
@@ -27,19 +28,6 @@ class Operation:
     error: str = ""
 
 
-@dataclass(slots=True)
-class _Used:
-    """The closed slices of a job, added up."""
-
-    run_seconds: float = 0.0
-    gpu_seconds: float = 0.0
-    slices: int = 0
-    waited_seconds: float = 0.0
-    """Between slices."""
-    idle_since: float | None = None
-    """The end of its last slice. None: it is on GPUs, or never was."""
-
-
 class MemoryJournal:
     """Has the calls of `Journal`. What was recorded can be read at any time; nothing is ever pruned or cut.
 
@@ -56,8 +44,10 @@ class MemoryJournal:
         """By id, in the order of their begins."""
         self.decisions: list[Decision] = []
         self.events: list[Event] = []
-        self._open: dict[JobId, tuple[GpuSet, float]] = {}
-        self._used: dict[JobId, _Used] = {}
+        self._open: dict[JobId, GpuSet] = {}
+        self._used: dict[JobId, Usage] = {}
+        self._closed: Counter[JobId] = Counter()
+        """How many slices of a job have ended."""
         self._last_decision: dict[JobId, tuple[str, str, GpuSet]] = {}
         self._state: dict[str, str] = {}
         self._notes: dict[str, dict[JobId, str]] = {}
@@ -122,28 +112,20 @@ class MemoryJournal:
 
     def open_slice(self, job_id: JobId, gpus: GpuSet, time: float) -> None:
         self.close_slice(job_id, time, "went on elsewhere")
-        used = self._used.get(job_id)
-        if used is None:
-            used = self._used[job_id] = _Used()
-        if used.idle_since is not None:
-            used.waited_seconds += max(0.0, time - used.idle_since)
-            used.idle_since = None
-        self._open[job_id] = (gpus, time)
+        self._used[job_id] = self._used.get(job_id, UNUSED).started(time, len(gpus))
+        self._open[job_id] = gpus
 
     def close_slice(self, job_id: JobId, time: float, reason: str) -> None:
-        if job_id not in self._open:
+        used = self._used.get(job_id, UNUSED)
+        if used.since is None:
             return
-        gpus, start = self._open.pop(job_id)
-        end = max(start, time)
-        self.slices.append(Slice(job_id, gpus, start, end, reason))
-        used = self._used[job_id]
-        used.run_seconds += end - start
-        used.gpu_seconds += (end - start) * len(gpus)
-        used.slices += 1
-        used.idle_since = end
+        end = max(used.since, time)
+        self.slices.append(Slice(job_id, self._open.pop(job_id), used.since, end, reason))
+        self._used[job_id] = used.stopped(end)
+        self._closed[job_id] += 1
 
     def open_places(self) -> dict[JobId, GpuSet]:
-        return {job_id: gpus for job_id, (gpus, _) in self._open.items()}
+        return dict(self._open)
 
     def close_open_slices(self, time: float) -> list[JobId]:
         jobs = sorted(self._open)
@@ -152,24 +134,28 @@ class MemoryJournal:
         return jobs
 
     def carry_over(self, job_id: JobId, usage: Usage, time: float) -> None:
+        if job_id in self._used:
+            return
         ran = usage.since is not None or usage.idle_since is not None
-        used = _Used(usage.ran(time), usage.served(time), int(ran), usage.waited(time), time if ran else None)
-        self._used.setdefault(job_id, used)
+        self._used[job_id] = Usage(
+            seconds=usage.ran(time),
+            gpu_seconds=usage.served(time),
+            waited_seconds=usage.waited(time),
+            idle_since=time if ran else None,
+        )
+        self._closed[job_id] = int(ran)
 
     def totals(self) -> dict[JobId, JobTotals]:
         return {job_id: self._totals(job_id) for job_id in self._used if not self._ended(job_id)}
 
     def _totals(self, job_id: JobId) -> JobTotals:
         used, job = self._used[job_id], self.jobs.get(job_id)
-        waited_seconds = used.waited_seconds
-        if used.idle_since is not None and self._heartbeat is not None:
-            waited_seconds += max(0.0, self._heartbeat - used.idle_since)
+        waited = used.waited_seconds if self._heartbeat is None else used.waited(self._heartbeat)
         moves, suspends, utilization = (
             (job.moves, job.suspends, job.utilization_fraction) if job else (0, 0, None)
         )
-        return JobTotals(
-            used.run_seconds, used.gpu_seconds, waited_seconds, used.slices, moves, suspends, utilization
-        )
+        closed = self._closed[job_id]
+        return JobTotals(used.seconds, used.gpu_seconds, waited, closed, moves, suspends, utilization)
 
     # -- jobs
 
@@ -182,8 +168,7 @@ class MemoryJournal:
             self._last_decision.pop(job.id, None)
         known = self.jobs.get(job.id)
         self.jobs[job.id] = job if known is None else merged(known, job)
-        if job.id not in self._used:
-            self._used[job.id] = _Used()
+        self._used.setdefault(job.id, UNUSED)
 
     def suspended(self) -> list[JobId]:
         return sorted(job.id for job in self.jobs.values() if job.state == "SUSPENDED")
@@ -193,7 +178,13 @@ class MemoryJournal:
         return {job.id: (job.user, job.submit_time) for job in known}
 
     def begin_again(self, job_id: JobId) -> None:
-        tables: list[dict[JobId, Any]] = [self.jobs, self._used, self._open, self._last_decision]
+        tables: list[dict[JobId, Any]] = [
+            self.jobs,
+            self._used,
+            self._closed,
+            self._open,
+            self._last_decision,
+        ]
         for table in tables:
             table.pop(job_id, None)
         self.decisions = [decision for decision in self.decisions if decision.job_id != job_id]

@@ -323,9 +323,8 @@ class Usage:
 
     def waited(self, now: float) -> float:
         """Seconds off GPUs after its first start, up to now."""
-        return (
-            self.waited_seconds if self.idle_since is None else self.waited_seconds + (now - self.idle_since)
-        )
+        idle_since = now if self.idle_since is None else self.idle_since
+        return self.waited_seconds + max(0.0, now - idle_since)
 
     def started(self, now: float, gpus: int, gpu_type: str = "") -> Usage:
         """It is on its GPUs from now on."""
