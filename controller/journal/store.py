@@ -18,23 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from controller.errors import JournalError
+from controller.journal import statements as sql
 from controller.journal.damage import garbled, is_damage, journal_error, parsed, set_aside
 from controller.journal.file import JournalFile, Makeshift
 from controller.journal.records import stored_text
-from controller.journal.statements import (
-    BEGIN,
-    CLOSE_SLICE,
-    COUNT_SLICE,
-    DECISION,
-    END,
-    EVENT,
-    JOB,
-    NO_NOTE,
-    NOTE,
-    STATE,
-    STEP,
-    Row,
-)
+from controller.journal.statements import Row
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +33,7 @@ MAX_QUEUED = 200_000
 """Beyond this the oldest decisions, events and operations go first, and beyond twice as many the oldest of
 everything: the number of rows that wait is bounded, however long the disk takes none."""
 
-_WORDS = frozenset({DECISION, EVENT, BEGIN, STEP, END})
+_WORDS = frozenset({sql.DECISION, sql.EVENT, sql.BEGIN, sql.STEP, sql.END})
 
 _BAD_ROW = (
     sqlite3.IntegrityError,
@@ -175,7 +163,7 @@ class Store:
     def _tell(self, message: str) -> None:
         self.messages.append(message)
         log.error("%s", message)
-        self.add(EVENT, clock.time(), None, None, "journal", stored_text(message), None)
+        self.add(sql.EVENT, clock.time(), None, None, "journal", stored_text(message), None)
 
 
 class RowQueue:
@@ -228,10 +216,10 @@ class RowQueue:
 def _replaces(row: Row) -> tuple[object, ...] | None:
     """Of rows with the same key only the last one counts."""
     statement, parameters = row
-    if statement in (STATE, JOB):
+    if statement in (sql.STATE, sql.JOB):
         return (statement, parameters[0])
-    if statement in (NOTE, NO_NOTE):
-        return (NOTE, *parameters[:2])
+    if statement in (sql.NOTE, sql.NO_NOTE):
+        return (sql.NOTE, *parameters[:2])
     return None
 
 
@@ -240,11 +228,11 @@ def _interrupted(connection: sqlite3.Connection, path: Path) -> list[Row]:
     operations, and its slices at its last heartbeat. Raises sqlite3.Error."""
     now = clock.time()
     operations = connection.execute("SELECT op_id FROM operations WHERE end IS NULL").fetchall()
-    rows: list[Row] = [(END, (now, "interrupted", "", op_id)) for (op_id,) in operations]
+    rows: list[Row] = [(sql.END, (now, "interrupted", "", op_id)) for (op_id,) in operations]
     saved = connection.execute("SELECT value FROM state WHERE key = 'heartbeat'").fetchall()
     seen = parsed(saved[0][0], path, "heartbeat") if saved else None
     if isinstance(seen, int | float):
         for (job_id,) in connection.execute("SELECT job_id FROM slices WHERE end IS NULL").fetchall():
-            rows.append((COUNT_SLICE, (seen, seen, seen, job_id)))
-            rows.append((CLOSE_SLICE, (seen, "the controller stopped", job_id)))
+            rows.append((sql.COUNT_SLICE, (seen, seen, seen, job_id)))
+            rows.append((sql.CLOSE_SLICE, (seen, "the controller stopped", job_id)))
     return rows
