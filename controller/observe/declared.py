@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -28,7 +29,7 @@ class RatesFileError(GandivaError):
 
 
 class FileRate(BaseModel):
-    """One rate in a file."""
+    """One rate in a file: the model, and what `Configuration` and `Rate` have."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
@@ -88,19 +89,7 @@ def rates_json(rates: Iterable[tuple[str, Configuration, Rate]]) -> str:
     try:
         file = RatesFile(
             rates=tuple(
-                FileRate(
-                    model=model,
-                    gpu_type=where.gpu_type,
-                    gpus=where.gpus,
-                    nodes=where.nodes,
-                    models_beside=where.models_beside,
-                    samples_per_second=rate.samples_per_second,
-                    window_seconds=rate.window_seconds,
-                    measured_at=rate.measured_at,
-                    mini_batches=rate.mini_batches,
-                    provenance=rate.provenance,
-                )
-                for model, where, rate in rates
+                FileRate(model=model, **asdict(where), **asdict(rate)) for model, where, rate in rates
             )
         )
     except ValidationError as error:
