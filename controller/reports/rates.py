@@ -8,7 +8,7 @@ from typing import Any
 
 from controller.model import Configuration, Provenance, Rate
 from controller.reports import units
-from controller.reports.text import clean, fit
+from controller.reports.text import columned
 
 _COLUMNS = (
     ("Model", -24),
@@ -42,25 +42,24 @@ def rates_in_order(*tables: Mapping[str, Mapping[Configuration, Rate]], models: 
 
 def rate_lines(rows: Iterable[Row], now: float, *, header: bool, delimiter: str | None) -> Iterator[str]:
     """`delimiter`: None for fixed width."""
-    if header:
-        yield _line([name for name, _ in _COLUMNS], delimiter)
-        if delimiter is None:
-            yield " ".join("-" * abs(width) for _, width in _COLUMNS)
-    for model, where, rate in rows:
-        measured = rate.provenance is Provenance.MEASURED
-        cells = [
-            model,
-            where.gpu_type,
-            str(where.gpus),
-            str(where.nodes),
-            ",".join(where.models_beside),
-            f"{rate.samples_per_second:.4g}/s",
-            units.duration(rate.window_seconds) if measured else "",
-            str(rate.mini_batches) if measured else "",
-            rate.provenance.value,
-            units.duration(now - rate.measured_at) if rate.measured_at else "",
-        ]
-        yield _line([clean(cell) for cell in cells], delimiter)
+    return columned(_COLUMNS, (_cells(row, now) for row in rows), header=header, delimiter=delimiter)
+
+
+def _cells(row: Row, now: float) -> list[str]:
+    model, where, rate = row
+    measured = rate.provenance is Provenance.MEASURED
+    return [
+        model,
+        where.gpu_type,
+        str(where.gpus),
+        str(where.nodes),
+        ",".join(where.models_beside),
+        f"{rate.samples_per_second:.4g}/s",
+        units.duration(rate.window_seconds) if measured else "",
+        str(rate.mini_batches) if measured else "",
+        rate.provenance.value,
+        units.duration(now - rate.measured_at) if rate.measured_at else "",
+    ]
 
 
 def rate_json(row: Row, now: float) -> dict[str, Any]:
@@ -78,10 +77,3 @@ def rate_json(row: Row, now: float) -> dict[str, Any]:
         "provenance": rate.provenance.value,
         "age_seconds": now - rate.measured_at if rate.measured_at else None,
     }
-
-
-def _line(cells: Sequence[str], delimiter: str | None) -> str:
-    if delimiter is not None:
-        return delimiter.join(cells)
-    pairs = zip(cells, _COLUMNS, strict=True)
-    return " ".join(fit(cell, abs(width), left=width < 0) for cell, (_, width) in pairs).rstrip()

@@ -3,13 +3,13 @@
 of sacct: fixed width, -p, -P, or JSON."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from controller.errors import GandivaError
 from controller.reports import units
 from controller.reports.row import Row
-from controller.reports.text import clean, fit, gpu_list
+from controller.reports.text import columned, gpu_list
 
 MAX_WIDTH = 1000
 _FIELD = re.compile(r"(?P<name>[A-Za-z/]+)(?:%(?P<left>-?)(?P<width>\d{1,4}))?")
@@ -132,18 +132,9 @@ def help_format() -> str:
 
 
 def render(rows: Iterable[Row], layout: Layout) -> Iterator[str]:
-    if layout.header:
-        yield _line([column.name for column in layout.columns], layout)
-        if layout.delimiter is None:
-            yield " ".join("-" * column.width for column in layout.columns)
-    for row in rows:
-        values = (column.value(row) for column in layout.columns)
-        texts = [v if isinstance(v, str) else units.size(v, layout.size_unit) for v in values]
-        yield _line([clean(text) for text in texts], layout)
-
-
-def _line(values: Sequence[str], layout: Layout) -> str:
-    if layout.delimiter is not None:
-        return layout.delimiter.join(values) + (layout.delimiter if layout.trailing else "")
-    cells = zip(values, layout.columns, strict=True)
-    return " ".join(fit(value, column.width, left=column.left) for value, column in cells).rstrip()
+    columns = [(column.name, -column.width if column.left else column.width) for column in layout.columns]
+    values = ([column.value(row) for column in layout.columns] for row in rows)
+    texts = ([v if isinstance(v, str) else units.size(v, layout.size_unit) for v in each] for each in values)
+    return columned(
+        columns, texts, header=layout.header, delimiter=layout.delimiter, trailing=layout.trailing
+    )

@@ -9,7 +9,7 @@ from typing import Any
 from controller.api.messages import GpusMessage, JobMessage, JobsMessage
 from controller.model import value
 from controller.reports import units
-from controller.reports.text import clean, fit
+from controller.reports.text import columned
 
 _COLUMNS = (
     ("Search", -11),
@@ -58,24 +58,22 @@ def _row(job: JobMessage, steps: Mapping[int, int]) -> TrialRow:
 
 def trial_lines(rows: Iterable[TrialRow], *, header: bool, delimiter: str | None) -> Iterator[str]:
     """`delimiter`: None for fixed width."""
-    if header:
-        yield _line([name for name, _ in _COLUMNS], delimiter)
-        if delimiter is None:
-            yield " ".join("-" * abs(width) for _, width in _COLUMNS)
-    for row in rows:
-        rate = row.steps_per_second
-        cells = [
-            row.search,
-            str(row.job.job_id),
-            row.job.user,
-            row.job.state,
-            f"{row.job.gpu_seconds:.0f}",
-            "" if row.steps is None else str(row.steps),
-            "" if rate is None else f"{rate:.3g}/s",
-            units.number(row.priority),
-            "yes" if row.exclusive else "",
-        ]
-        yield _line([clean(cell) for cell in cells], delimiter)
+    return columned(_COLUMNS, map(_cells, rows), header=header, delimiter=delimiter)
+
+
+def _cells(row: TrialRow) -> list[str]:
+    rate = row.steps_per_second
+    return [
+        row.search,
+        str(row.job.job_id),
+        row.job.user,
+        row.job.state,
+        f"{row.job.gpu_seconds:.0f}",
+        "" if row.steps is None else str(row.steps),
+        "" if rate is None else f"{rate:.3g}/s",
+        units.number(row.priority),
+        "yes" if row.exclusive else "",
+    ]
 
 
 def trial_json(row: TrialRow) -> dict[str, Any]:
@@ -93,10 +91,3 @@ def trial_json(row: TrialRow) -> dict[str, Any]:
         "priority": row.priority,
         "exclusive": row.exclusive,
     }
-
-
-def _line(cells: Sequence[str], delimiter: str | None) -> str:
-    if delimiter is not None:
-        return delimiter.join(cells)
-    shown = zip(cells, _COLUMNS, strict=True)
-    return " ".join(fit(cell, abs(width), left=width < 0) for cell, (_, width) in shown).rstrip()
