@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
-from heapq import heappop, heappush
 from types import MappingProxyType
 
 from controller.model import (
@@ -23,6 +21,7 @@ from controller.model import (
     Solution,
     Usage,
 )
+from controller.model.timers import Timers
 from controller.model.value import empty
 from controller.nodes.port import NodeSample
 from controller.observe.identities import Identities
@@ -68,9 +67,7 @@ class Observer:
         """As they are now."""
         self._gone: set[JobId] = set()
         self._flights: Mapping[JobId, InFlight] = {}
-        self._timers: list[tuple[float, JobId]] = []
-        """When jobs change by themselves; an entry that `_changes_at` does not confirm is void."""
-        self._changes_at: dict[JobId, float] = {}
+        self._timers = Timers()
         self._named: Set[JobId] = frozenset()
         self._sharing = _Sharing()
         self.bad: dict[str, GpuSet] = {}
@@ -92,9 +89,7 @@ class Observer:
 
     def wake(self) -> float:
         """When a job changes by itself, if nothing happens before."""
-        while self._timers and self._changes_at.get(self._timers[0][1]) != self._timers[0][0]:
-            heappop(self._timers)
-        return self._timers[0][0] if self._timers else math.inf
+        return self._timers.first()
 
     def take(
         self,
@@ -109,7 +104,9 @@ class Observer:
         removed = {name for name in slurm_nodes if name not in self.slurm.nodes}
         if removed:
             self.nodes.keep(self.slurm.nodes)
-        jobs = slurm_jobs | node_changes.jobs | self._named | self._due(now)
+        jobs = slurm_jobs | node_changes.jobs | self._named
+        while self._timers.first() <= now:
+            jobs.add(self._timers.pop())
         jobs |= self._flights.keys() | in_flight.keys()
         for name in node_changes.turned | removed:
             jobs |= self.slurm.on(name)
@@ -176,7 +173,7 @@ class Observer:
             self.looked_at.add(job_id)
             before, job = self.jobs.get(job_id), self._make(job_id)
             if job is None:
-                self._changes_at.pop(job_id, None)
+                self._timers.set(job_id, None)
                 if before is not None:
                     self._changed.add(job_id)
                     self._gone.add(job_id)
@@ -190,7 +187,7 @@ class Observer:
                 self._memory.change(job_id).has_store = True  # it is looked at once more
             memory = self._memory.of(job_id)
             limit = self._memory.limits.get(group(job))
-            self._wait(job_id, changes_at(job, memory, self._now, limit))
+            self._timers.set(job_id, changes_at(job, memory, self._now, limit))
             if before is not None and before.placement.gpus == job.placement.gpus:
                 # With whom it shares them is noted apart.
                 job = _sharing(job, before.placement.shares_with)
@@ -232,21 +229,6 @@ class Observer:
             if block is not None
             for ordinal in block.gpus
         )
-
-    def _wait(self, job_id: JobId, until: float | None) -> None:
-        if until is None:
-            self._changes_at.pop(job_id, None)
-        elif self._changes_at.get(job_id) != until:
-            self._changes_at[job_id] = until
-            heappush(self._timers, (until, job_id))
-
-    def _due(self, now: float) -> set[JobId]:
-        due: set[JobId] = set()
-        while self.wake() <= now:
-            due.add(heappop(self._timers)[1])
-        for job_id in due:
-            del self._changes_at[job_id]
-        return due
 
     # -- nodes ----------------------------------------------------------------------------------------
 
