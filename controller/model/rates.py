@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable, Mapping
 
-from controller.model.cluster import JobId
+from controller.model.cluster import GpuSet, JobId, Node, gpu_type
 from controller.model.job import Job
 from controller.model.value import value
 
@@ -37,6 +38,12 @@ class Configuration:
     nodes: int = 1
     models_beside: tuple[str, ...] = ()
     """What `rate_key` says of the jobs on the same GPUs, sorted."""
+
+    @classmethod
+    def of(cls, gpus: GpuSet, nodes: Mapping[str, Node], beside: Iterable[Job] = ()) -> Configuration:
+        """That of a job on these GPUs, beside these jobs."""
+        models = tuple(sorted(map(rate_key, beside)))
+        return cls(gpu_type(gpus, nodes), len(gpus), len({gpu.node for gpu in gpus}), models)
 
 
 class Provenance(str, enum.Enum):

@@ -16,7 +16,6 @@ from controller.model import (
     Phase,
     Profile,
     Usage,
-    gpu_type,
     key_of_job,
     rate_key,
     value,
@@ -25,14 +24,12 @@ from controller.nodes.port import NodeSample
 from controller.nodes.protocol import RankSample
 from controller.observe.costs import MeasuredCosts
 from controller.observe.node_cache import Sample
-from controller.observe.paces import Paces
+from controller.observe.paces import STEP_FRACTION, Paces
 from controller.observe.rates import MAX_MODELS, Rates
 from controller.observe.utilization import Utilization
 
 EVERY_SECONDS = 5
 """So often a node is looked at where only figures grow."""
-STEP_FRACTION = 0.05
-"""A step time that differs by less from the known one is not taken over."""
 
 
 @value
@@ -215,7 +212,9 @@ class Measured:
                 self.costs.see(job.request.model, "load", self.paces.idle_seconds(job_id))
             since = observation.usage[job_id].since
             stay = (job_id, observation.now if since is None else since)
-            new = self.rates.see(rate_key(job), _configuration(job, observation), rate, stay)
+            beside = [observation.jobs[i] for i in job.placement.shares_with if i in observation.jobs]
+            where = Configuration.of(job.placement.gpus, observation.nodes, beside)
+            new = self.rates.see(rate_key(job), where, rate, stay)
             self.version += bool(new and job.request.model)
         self.rates.estimate(observation.now)
 
@@ -265,11 +264,3 @@ def _fractions(job: Job, observation: Observation) -> list[float]:
             if gpu.index == gpu_id.ordinal:
                 found.append(gpu.utilization_fraction)
     return found if len(found) == len(job.placement.gpus) else []
-
-
-def _configuration(job: Job, observation: Observation) -> Configuration:
-    gpus, others = job.placement.gpus, [observation.jobs.get(i) for i in job.placement.shares_with]
-    models = sorted(rate_key(other) for other in others if other is not None)
-    return Configuration(
-        gpu_type(gpus, observation.nodes), len(gpus), len({gpu.node for gpu in gpus}), tuple(models)
-    )

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from itertools import islice
 
 from controller.model import Configuration, GpuId, Job, JobId, Placement, Snapshot, Verdict, rate_key
-from controller.policies.moves.alone import alone_on, rates_alone
 from controller.policies.moves.drawers import Drawers
 from controller.policies.moves.free import bindings, free_gpus, tightest
 from controller.policies.moves.hosts import Hosts
@@ -96,8 +95,8 @@ class Pack:
             ):
                 continue
             host, gpus = snapshot.jobs[host_id], draft.of(guest_id).gpus
-            where = alone_on(snapshot, gpus)
-            before = rates_alone(snapshot, (host, guest), where)
+            where = Configuration.of(gpus, snapshot.nodes)
+            before = _rates_alone(snapshot, (host, guest), where)
             score = sum(snapshot.job_rates[i].samples_per_second / rate for i, rate in before.items())
             if before and score < IN_TURNS:
                 trials.judge(_what(host, guest, where), score)
@@ -162,8 +161,8 @@ class Pack:
                     alike = False
                     continue
                 host, gpus = snapshot.jobs[host_id], draft.of(host_id).gpus
-                where = alone_on(snapshot, gpus)
-                before = rates_alone(snapshot, (host, guest), where)
+                where = Configuration.of(gpus, snapshot.nodes)
+                before = _rates_alone(snapshot, (host, guest), where)
                 if not before:
                     continue
                 what = _what(host, guest, where)
@@ -262,3 +261,15 @@ def _may_leave(job: Job) -> bool:
 def _may_join(snapshot: Snapshot, job: Job, draft: Draft) -> bool:
     known = rate_key(job) in snapshot.rates and peak_bytes(snapshot, job) > 0
     return known and not draft.of(job.id).gpus
+
+
+def _rates_alone(snapshot: Snapshot, jobs: tuple[Job, ...], where: Configuration) -> dict[JobId, float]:
+    """Samples/s of each job, or of others with its model, in this configuration, alone. Empty: of one it is
+    not known."""
+    found: dict[JobId, float] = {}
+    for job in jobs:
+        rate = snapshot.rates.get(rate_key(job), {}).get(where)
+        if rate is None or rate.samples_per_second <= 0:
+            return {}
+        found[job.id] = rate.samples_per_second
+    return found
