@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from controller.errors import GandivaError
 from controller.model import GpuId, GpuSet, JobId, Snapshot
+from controller.model.index import Index
 
 
 class ClaimFailed(GandivaError):
@@ -16,11 +17,9 @@ class Ledger:
     """Holders of GPUs: from the snapshot, and from the executor for jobs in transition."""
 
     def __init__(self) -> None:
-        self._holders: dict[GpuId, set[JobId]] = {}
-        self._held: dict[JobId, GpuSet] = {}
+        self._held = Index[JobId, GpuId]()
         self._leaving: set[JobId] = set()
-        self._allocated: dict[JobId, GpuSet] = {}
-        self._sharers: dict[GpuId, set[JobId]] = {}
+        self._allocated = Index[JobId, GpuId]()
         self._changed: asyncio.Event | None = None
         """Set at the next change; there while a claim waits for one."""
 
@@ -30,32 +29,19 @@ class Ledger:
         looked_at = {*self._held, *self._allocated, *snapshot.jobs} if everything else snapshot.changed.jobs
         for job_id in looked_at:
             job = snapshot.jobs.get(job_id)
-            self._allocate(job_id, frozenset() if job is None else job.placement.allocation)
+            self._allocated.put(job_id, frozenset() if job is None else job.placement.allocation)
             if job is not None and job.switching:
                 continue
-            holds = job.placement.gpus if job is not None else frozenset()
-            if holds != self._held.get(job_id, frozenset()):
-                self._drop(job_id)
-                if holds:
-                    self._hold(job_id, holds)
+            self._held.put(job_id, frozenset() if job is None else job.placement.gpus)
         self._notify()
 
     def holders(self, gpus: Iterable[GpuId]) -> set[JobId]:
         """Jobs that hold any of these GPUs."""
-        return {job_id for gpu in gpus for job_id in self._holders.get(gpu, ())}
+        return self._held.having_any(gpus)
 
     def allocated(self, gpus: Iterable[GpuId]) -> set[JobId]:
         """Jobs to which Slurm has allocated any of these GPUs, on them or off them."""
-        return {job_id for gpu in gpus for job_id in self._sharers.get(gpu, ())}
-
-    def _allocate(self, job_id: JobId, gpus: GpuSet) -> None:
-        before = self._allocated.pop(job_id, frozenset())
-        if gpus:
-            self._allocated[job_id] = gpus
-        for gpu in before - gpus:
-            self._sharers[gpu].discard(job_id)
-        for gpu in gpus - before:
-            self._sharers.setdefault(gpu, set()).add(job_id)
+        return self._allocated.having_any(gpus)
 
     def leaving(self, job_id: JobId) -> None:
         """This job has been asked to leave its GPUs: waiting for them makes sense."""
@@ -69,14 +55,13 @@ class Ledger:
     def keep(self, job_id: JobId, gpus: GpuSet) -> None:
         """The job is known to have left all others of its GPUs."""
         self._leaving.discard(job_id)
-        self._drop(job_id)
-        self._hold(job_id, gpus)
+        self._held.put(job_id, gpus)
         self._notify()
 
     def release(self, job_id: JobId) -> None:
         """The job is known to have left all its GPUs."""
         self._leaving.discard(job_id)
-        self._drop(job_id)
+        self._held.put(job_id)
         self._notify()
 
     async def claim(self, job_id: JobId, gpus: GpuSet, beside: frozenset[JobId] = frozenset()) -> None:
@@ -92,16 +77,7 @@ class Ledger:
             if self._changed is None:
                 self._changed = asyncio.Event()
             await self._changed.wait()
-        self._hold(job_id, gpus)
-
-    def _hold(self, job_id: JobId, gpus: GpuSet) -> None:
-        self._held[job_id] = self._held.get(job_id, frozenset()) | gpus
-        for gpu in gpus:
-            self._holders.setdefault(gpu, set()).add(job_id)
-
-    def _drop(self, job_id: JobId) -> None:
-        for gpu in self._held.pop(job_id, ()):
-            self._holders[gpu].discard(job_id)
+        self._held.put(job_id, self._held.of(job_id) | gpus)
 
     def _notify(self) -> None:
         # Each event is for one change: all that wait now look again, and none misses one.

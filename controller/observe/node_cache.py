@@ -6,12 +6,11 @@ from typing import TypeAlias
 
 from controller.errors import NodeError
 from controller.model import JobId, value
+from controller.model.index import Index
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import NodeJob, NodePhase
 
 Sample: TypeAlias = NodeSample | NodeError
-
-_NOTHING: frozenset[str] = frozenset()
 
 
 @value
@@ -36,9 +35,8 @@ class NodeCache:
         self._facts: dict[str, tuple[object, ...]] = {}
         self._most: dict[str, list[int]] = {}
         """The most memory that was in use on each GPU."""
-        self._jobs: dict[str, set[JobId]] = {}
+        self._shown = Index[str, JobId]()
         """Jobs with a control block or memory on each node."""
-        self._showing: dict[JobId, set[str]] = {}
 
     @property
     def samples(self) -> Mapping[str, Sample]:
@@ -47,7 +45,7 @@ class NodeCache:
 
     def showing(self, job_id: JobId) -> Set[str]:
         """Nodes that show a control block or memory of this job."""
-        return self._showing.get(job_id, _NOTHING)
+        return self._shown.having(job_id)
 
     def block(self, node: str, job_id: JobId) -> NodeJob | None:
         """The control block of a job on a node."""
@@ -73,12 +71,12 @@ class NodeCache:
                 if self._grow(name, sample):
                     found.grown.add(name)
                 if jobs:
-                    self._show(name, _shown(sample))
+                    self._shown.put(name, _shown(sample))
                 continue
             self._facts[name] = facts
             found.gpus.add(name)
             self._most[name] = _used(sample)
-            self._show(name, _shown(sample))
+            self._shown.put(name, _shown(sample))
         return found
 
     def keep(self, names: Container[str]) -> None:
@@ -87,7 +85,7 @@ class NodeCache:
             del self._samples[name]
             self._facts.pop(name, None)
             self._most.pop(name, None)
-            self._show(name, set())
+            self._shown.put(name)
 
     def _grow(self, name: str, sample: Sample) -> bool:
         most, used = self._most[name], _used(sample)
@@ -95,17 +93,6 @@ class NodeCache:
             return False
         self._most[name] = [max(pair) for pair in zip(most, used, strict=True)]
         return True
-
-    def _show(self, name: str, now: set[JobId]) -> None:
-        before = self._jobs.get(name, set())
-        for job_id in before - now:
-            nodes = self._showing[job_id]
-            nodes.discard(name)
-            if not nodes:
-                del self._showing[job_id]
-        for job_id in now - before:
-            self._showing.setdefault(job_id, set()).add(name)
-        self._jobs[name] = now
 
 
 def _blocks(sample: Sample | None) -> Mapping[JobId, NodeJob]:

@@ -21,6 +21,7 @@ from controller.model import (
     Solution,
     Usage,
 )
+from controller.model.index import Index
 from controller.model.timers import Timers
 from controller.model.value import empty
 from controller.nodes.port import NodeSample
@@ -276,8 +277,7 @@ class _Sharing:
     """Which jobs are on the same GPUs at the same time."""
 
     def __init__(self) -> None:
-        self._holders: dict[GpuId, set[JobId]] = {}
-        self._on: dict[JobId, GpuSet] = {}
+        self._on = Index[JobId, GpuId]()
 
     def follow(self, changed: Iterable[JobId], jobs: Mapping[JobId, Job]) -> dict[JobId, frozenset[JobId]]:
         """After these jobs changed: those that share GPUs with others than they say, and with whom."""
@@ -286,22 +286,15 @@ class _Sharing:
             job = jobs.get(job_id)
             shares = job is not None and job.phase in _SHARING and not job.leaving
             on: GpuSet = job.placement.gpus if job is not None and shares else frozenset()
-            before = self._on.pop(job_id, frozenset())
-            if on:
-                self._on[job_id] = on
-            if on == before:
+            before = self._on.of(job_id)
+            if not self._on.put(job_id, on):
                 continue
-            for gpu in before - on:
-                self._holders[gpu].discard(job_id)
-            for gpu in on - before:
-                self._holders.setdefault(gpu, set()).add(job_id)
-            touched.update(*(self._holders[gpu] for gpu in before | on))
+            touched |= self._on.having_any(before | on)
             if job is not None:
                 touched.add(job_id)
         found: dict[JobId, frozenset[JobId]] = {}
         for job_id in touched & jobs.keys():
-            gpus = self._on.get(job_id, frozenset())
-            others = frozenset().union(*(self._holders[gpu] for gpu in gpus)) - {job_id}
+            others = frozenset(self._on.having_any(self._on.of(job_id))) - {job_id}
             if others != jobs[job_id].placement.shares_with:
                 found[job_id] = others
         return found

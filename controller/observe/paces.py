@@ -15,6 +15,7 @@ from statistics import median
 from types import MappingProxyType
 
 from controller.model import GpuSet, Job, JobId, Rate, Usage
+from controller.model.index import Index
 from controller.nodes.protocol import RankSample
 
 WARM_UP = 5
@@ -36,7 +37,6 @@ class _Stay:
     since: float
     gpus: GpuSet
     beside: frozenset[JobId]
-    nodes: tuple[str, ...]
     began_at: float
     """When it was seen there first."""
     begun_with: Mapping[int, tuple[int, float]]
@@ -104,15 +104,15 @@ class Paces:
         self._stays: dict[JobId, _Stay] = {}
         self._rates: dict[JobId, Rate] = {}
         self._seen: set[JobId] = set()
-        self._waiting: dict[str, dict[JobId, None]] = {}
+        self._waiting = Index[JobId, str]()
         """Jobs without a rate, by a node where they are."""
         self.rates: Mapping[JobId, Rate] = MappingProxyType(self._rates)
         """Of jobs that have done enough in their present configuration."""
 
     def due(self, answered: Set[str], now: float) -> Iterator[JobId]:
         """Jobs on these nodes that may have done enough by now."""
-        for name in self._waiting.keys() & answered:
-            for job_id in self._waiting[name]:
+        for name in self._waiting.values & answered:
+            for job_id in self._waiting.having(name):
                 if self._stays[job_id].due <= now:
                     yield job_id
 
@@ -121,7 +121,7 @@ class Paces:
         stay = self._stays.pop(job_id, None)
         if stay is not None:
             self._rates.pop(job_id, None)
-            self._no_longer_waits(job_id, stay)
+            self._waiting.put(job_id)
 
     def see(self, job: Job, usage: Usage, ranks: Sequence[RankSample], now: float) -> None:
         """The job runs, and this is what its sessions tell."""
@@ -158,22 +158,13 @@ class Paces:
             since=since,
             gpus=job.placement.gpus,
             beside=job.placement.shares_with,
-            nodes=tuple({gpu.node for gpu in job.placement.gpus}),
             began_at=now,
             begun_with={rank.rank: (rank.steps_done, rank.samples_done) for rank in ranks},
             looked_at=now,
         )
         self._stays[job.id] = stay
-        for name in stay.nodes[:1]:
-            self._waiting.setdefault(name, {})[job.id] = None
+        self._waiting.put(job.id, frozenset({gpu.node for gpu in sorted(job.placement.gpus)[:1]}))
         return stay
-
-    def _no_longer_waits(self, job_id: JobId, stay: _Stay) -> None:
-        for name in stay.nodes[:1]:
-            if (waiting := self._waiting.get(name)) is not None:
-                waiting.pop(job_id, None)
-                if not waiting:
-                    del self._waiting[name]
 
     def _rate(self, job_id: JobId, stay: _Stay) -> Rate | None:
         settled, wanted = stay.settled(), stay.wanted()
@@ -182,7 +173,7 @@ class Paces:
             stay.due = stay.looked_at + max(LATE_SECONDS, left * stay.step_seconds)
             return None
         if not stay.speeds:
-            self._no_longer_waits(job_id, stay)
+            self._waiting.put(job_id)
         stay.counted = settled
         stay.speeds = [*stay.speeds[1 - BLOCKS :], stay.samples_per_step / stay.step_seconds]
         stay.seconds = [*stay.seconds[1 - BLOCKS :], BLOCK * stay.step_seconds]

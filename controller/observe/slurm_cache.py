@@ -5,10 +5,9 @@ from collections import Counter
 from collections.abc import Mapping, Set
 
 from controller.model import JobId
+from controller.model.index import Index
 from controller.observe.identities import Identities
 from controller.slurm.port import ClusterView, JobState, SlurmJob, SlurmNode
-
-_NO_JOBS: frozenset[JobId] = frozenset()
 
 
 class SlurmCache:
@@ -22,7 +21,7 @@ class SlurmCache:
         self._identities = identities
         self._jobs: dict[JobId, SlurmJob] = {}
         self._nodes: dict[str, SlurmNode] = {}
-        self._on: dict[str, set[JobId]] = {}
+        self._on = Index[JobId, str]()
         self._withheld: dict[JobId, SlurmJob] = {}
         self._in: Counter[str] = Counter()
         """Jobs by partition."""
@@ -46,7 +45,7 @@ class SlurmCache:
 
     def on(self, node: str) -> Set[JobId]:
         """Jobs that Slurm has on this node."""
-        return self._on.get(node, _NO_JOBS)
+        return self._on.having(node)
 
     def take(self, view: ClusterView) -> tuple[set[JobId], set[str]]:
         """Take over a view; returns the jobs and nodes that came, went or differ."""
@@ -82,10 +81,7 @@ class SlurmCache:
             self._in[before.partition] -= before.state is not JobState.ENDED
             if not self._in[before.partition]:
                 del self._in[before.partition]
-            for name in before.nodes:
-                self._on[name].discard(job_id)
         if job is not None:
             self._in[job.partition] += job.state is not JobState.ENDED
             self._jobs[job_id] = job
-            for name in job.nodes:
-                self._on.setdefault(name, set()).add(job_id)
+        self._on.put(job_id, frozenset() if job is None else frozenset(job.nodes))

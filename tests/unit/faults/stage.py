@@ -352,7 +352,7 @@ class Stage(World):
         assert not {node: blocks for node, blocks in self.nodes._blocks.items() if blocks}, "blocks left"
         assert self.controller is not None
         assert self.controller.executor._operations == {}
-        assert all(not holders for holders in self.controller.executor.site.ledger._holders.values())
+        assert not list(self.controller.executor.site.ledger._held)
 
 
 def _gpus(job: SimulatedJob) -> int:
