@@ -18,13 +18,14 @@ from controller.model import (
     GpuId,
     Job,
     JobId,
+    Placement,
     Provenance,
     Snapshot,
     Verdict,
     gpu_type,
     rate_key,
 )
-from controller.policies.moves.free import free_gpus
+from controller.policies.moves.free import bindings, free_gpus
 from controller.policies.moves.resizing import (
     NAME,
     Needs,
@@ -40,7 +41,6 @@ from controller.policies.moves.resizing import (
 )
 from controller.policies.moves.shrink import Shrinking
 from controller.policies.moves.trials import Trial, Trials
-from controller.policies.moves.widen import widen
 from controller.policies.placement.draft import Draft
 from controller.policies.recalled import recalled
 from controller.policies.settings import GrowSettings
@@ -54,13 +54,7 @@ class Grow:
 
     def propose(self, snapshot: Snapshot, draft: Draft) -> None:
         record, settings = recalled(draft.remembered.get(NAME), Record, Record()), self._settings
-        trials = Trials(
-            snapshot,
-            draft,
-            NAME,
-            seconds=settings.trial_seconds,
-            cooldown_seconds=settings.cooldown_seconds,
-        )
+        trials = Trials(snapshot, draft, NAME, settings)
         record.grown = {job_id: entry for job_id, entry in record.grown.items() if job_id in snapshot.jobs}
         waiting = waiting_jobs(snapshot, draft)
         needs = Needs(snapshot, draft, waiting)
@@ -71,7 +65,7 @@ class Grow:
         self._judge(snapshot, draft, trials, record, shrinking)
         self._grow(snapshot, draft, trials, record, needs)
         if settings.in_place:
-            widen(snapshot, draft)
+            _widen(snapshot, draft)
         trials.save()
         record.save(draft)
 
@@ -220,3 +214,25 @@ def _rates(snapshot: Snapshot, job: Job, known_seconds: float) -> Mapping[int, f
 
 def _what(snapshot: Snapshot, job: Job, before: int, after: int) -> str:
     return f"{rate_key(job)} from {before} to {after} {gpu_type(job.placement.gpus, snapshot.nodes)}"
+
+
+def _widen(snapshot: Snapshot, draft: Draft) -> None:
+    """Jobs that may change their size in place are bound to all GPUs of their server when they start, and
+    float there: what they grow into is in their allocation then. Those that this plan places on GPUs of one
+    server, and that have no promise elsewhere."""
+    bound = bindings(snapshot)
+    for job_id in sorted(draft.put_since()):
+        job, placement = snapshot.jobs[job_id], draft.of(job_id)
+        names = {gpu.node for gpu in placement.allocation}
+        if not _starts_here(job, placement) or len(names) != 1:
+            continue
+        node = snapshot.nodes[names.pop()]
+        if node.unconfined:
+            continue  # it could use all of them at once
+        room = {gpu.id for gpu in node.gpus if gpu.usable and bound[gpu.id] < gpu.shards}
+        draft.put(job_id, Placement(placement.gpus, placement.allocation | room))
+
+
+def _starts_here(job: Job, placement: Placement) -> bool:
+    new = job.may_resize_here and not job.placement.allocation and not job.promised
+    return new and bool(placement.gpus) and not placement.shares_with

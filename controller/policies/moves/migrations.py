@@ -40,7 +40,7 @@ class Migrations:
         since = {job_id: min(at, snapshot.time) for job_id, at in said}
         under_way = {job_id for job_id in since if job_id in jobs and jobs[job_id].promised}
         self._since = {job_id: at for job_id, at in since.items() if at > until or job_id in under_way}
-        self._trials = Trials(snapshot, draft, NAME, seconds=0.0, cooldown_seconds=0.0)
+        self._trials = Trials(snapshot, draft, NAME)
         self.left = settings.most_at_once - len(under_way)
         """So many jobs may still be told to migrate."""
 

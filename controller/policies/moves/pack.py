@@ -44,13 +44,7 @@ class Pack:
         self._settings = settings
 
     def propose(self, snapshot: Snapshot, draft: Draft) -> None:
-        trials = Trials(
-            snapshot,
-            draft,
-            "pack",
-            seconds=self._settings.trial_seconds,
-            cooldown_seconds=self._settings.cooldown_seconds,
-        )
+        trials = Trials(snapshot, draft, "pack", self._settings)
         self._pack(snapshot, draft, trials)
         # Of plans that follow one another at once the last one looks after the pairs.
         if draft.wake_at > snapshot.time:

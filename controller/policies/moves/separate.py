@@ -33,13 +33,7 @@ class Separate:
 
     def propose(self, snapshot: Snapshot, draft: Draft) -> None:
         settings, record = self._settings, recalled(draft.remembered.get(NAME), _Record, _Record())
-        trials = Trials(
-            snapshot,
-            draft,
-            NAME,
-            seconds=settings.trial_seconds,
-            cooldown_seconds=settings.cooldown_seconds,
-        )
+        trials = Trials(snapshot, draft, NAME, settings)
         self._judge(snapshot, draft, trials, record)
         servers = _Servers(snapshot, draft)
         record.follow(snapshot, servers.jobs, self._migration.cooldown_seconds)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from controller.model import JobId, Snapshot
 from controller.policies.placement.draft import Draft
@@ -24,6 +24,13 @@ LOOK_FRACTION = 0.25
 """and the more seldom the longer the wait was: after such a part of it."""
 PATIENCE = 10.0
 """A trial ends without rates after so many times its length."""
+
+
+class TrialSettings(Protocol):
+    """Of a move with trials: how long they are, and how long their results hold."""
+
+    trial_seconds: float
+    cooldown_seconds: float
 
 
 class Trial(NamedTuple):
@@ -56,10 +63,12 @@ class Trials:
     """The trials of one move within one plan: read from the draft, and written into it by `save`."""
 
     def __init__(
-        self, snapshot: Snapshot, draft: Draft, move: str, *, seconds: float, cooldown_seconds: float
+        self, snapshot: Snapshot, draft: Draft, move: str, settings: TrialSettings | None = None
     ) -> None:
+        """`settings`: None: the move has no trials of its own."""
         self._snapshot, self._draft, self._move = snapshot, draft, move
-        self._seconds, self._cooldown_seconds = seconds, cooldown_seconds
+        self._seconds = 0.0 if settings is None else settings.trial_seconds
+        self._cooldown_seconds = 0.0 if settings is None else settings.cooldown_seconds
         memory = recalled(draft.remembered.get(NAME), _Memory, _Memory())
         in_trials = [job_id for trial in memory.open for job_id in trial.jobs]
         if len(set(in_trials)) < len(in_trials):
@@ -68,7 +77,7 @@ class Trials:
         self._judged = {
             key: (score, at)
             for key, (score, at) in memory.judged.items()
-            if not key.startswith(f"{move} ") or snapshot.time < at + cooldown_seconds
+            if not key.startswith(f"{move} ") or snapshot.time < at + self._cooldown_seconds
         }
         self._of = {job_id: trial.jobs for trial in memory.open for job_id in trial.jobs}
 

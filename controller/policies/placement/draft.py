@@ -26,11 +26,15 @@ class Room(Protocol):
 def hold(room: Room, placements: dict[JobId, Placement], job_id: JobId, placement: Placement) -> Any:
     """The job has this now. Returns what `restore` needs."""
     undo = room.change(job_id, placements.get(job_id, NOWHERE), placement)
+    _set(placements, job_id, placement)
+    return undo
+
+
+def _set(placements: dict[JobId, Placement], job_id: JobId, placement: Placement) -> None:
     if placement == NOWHERE:
         placements.pop(job_id, None)
     else:
         placements[job_id] = placement
-    return undo
 
 
 class Draft:
@@ -86,12 +90,6 @@ class Draft:
         those behind it follow when it is through."""
         self.wake_at = min(self.wake_at, at)
 
-    def _set(self, job_id: JobId, placement: Placement) -> None:
-        if placement == NOWHERE:
-            self._placements.pop(job_id, None)
-        else:
-            self._placements[job_id] = placement
-
     def mark(self) -> int:
         """A point to come back to."""
         return len(self._log)
@@ -101,7 +99,7 @@ class Draft:
         while len(self._log) > mark:
             job_id, before, after, undo = self._log.pop()
             self._room.restore(job_id, before, after, undo)
-            self._set(job_id, before)
+            _set(self._placements, job_id, before)
 
     def put_since(self, mark: int = 0) -> set[JobId]:
         """Jobs that were given a placement since then."""

@@ -15,6 +15,7 @@ from controller.policies.moves import hosts
 from controller.policies.moves.trials import Trials
 from controller.policies.placement.draft import Draft
 from controller.policies.protocol import Policy
+from controller.policies.settings import PackSettings
 from tests.unit.policies.ideal import GIB, Ideal, cluster, gpu_set, make_job, running, suspended
 from tests.unit.policies.presets import preset
 from tests.unit.policies.test_pack import packable
@@ -293,16 +294,17 @@ def test_jobs_of_a_trial_are_busy_for_all_moves() -> None:
     jobs = {JobId(n): running(make_job(n), gpu_set(f"n1:{n}")) for n in (1, 2, 3)}
     snapshot = Snapshot(time=5.0, nodes={}, jobs=jobs)
     draft = Draft(Nothing(), {})
-    one = Trials(snapshot, draft, "one", seconds=60.0, cooldown_seconds=60.0)
+    long = PackSettings(trial_seconds=60.0, cooldown_seconds=60.0)
+    one = Trials(snapshot, draft, "one", long)
     one.begin("this", {JobId(1): 1.0, JobId(2): 1.0})
     one.judge("that", 1.5)
     one.save()
-    other = Trials(snapshot, draft, "other", seconds=60.0, cooldown_seconds=1.0)
+    other = Trials(snapshot, draft, "other", PackSettings(trial_seconds=60.0, cooldown_seconds=1.0))
     assert [other.busy(job_id) for job_id in jobs] == [True, True, False]
     assert other.of(JobId(1)) is None and other.score("that") is None
     other.save()
-    assert Trials(snapshot, draft, "one", seconds=60.0, cooldown_seconds=60.0).score("that") == 1.5
+    assert Trials(snapshot, draft, "one", long).score("that") == 1.5
     late = replace(snapshot, time=66.0, jobs={JobId(1): jobs[JobId(1)]})
-    again = Trials(late, draft, "one", seconds=60.0, cooldown_seconds=60.0)
+    again = Trials(late, draft, "one", long)
     assert again.score("that") is None
     assert again.ripe(lambda _: True) == [] and not again.busy(JobId(1)), "one of its jobs has ended"
