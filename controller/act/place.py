@@ -10,7 +10,6 @@ from controller.act.actions import Place
 from controller.act.recorder import Step
 from controller.act.site import (
     NODE_CALL_SECONDS,
-    OVER,
     PLACE_RETRY_SECONDS,
     JobEnded,
     Operation,
@@ -20,11 +19,10 @@ from controller.act.site import (
 from controller.errors import ClusterRefused, ClusterUnavailable, GandivaError, UnknownJob
 from controller.model import GpuSet, Job, JobId, by_node
 from controller.observe.memory import group
-from controller.slurm.port import JOB_REASONS, LIMIT_REASONS, NODE_REASONS, JobState, SlurmJob
+from controller.slurm.port import JOB_REASONS, LIMIT_REASONS, NODE_REASONS, ON_NODES, OVER, SlurmJob
 
 log = logging.getLogger(__name__)
 
-_STARTED = frozenset({JobState.RUNNING, JobState.SUSPENDED})
 _LASTING_SECONDS = 5.0
 """A job at a limit may start when another one ends just now, and what Slurm says may be old; after that the
 GPUs of a job with a reason that lasts are others'."""
@@ -140,7 +138,7 @@ async def _await_start(site: Site, job_id: JobId) -> SlurmJob:
             if site.clock.now() >= deadline:
                 raise
         else:
-            if job.state in _STARTED or (job.state in OVER and job.start_time is not None):
+            if job.state in ON_NODES or (job.state in OVER and job.start_time is not None):
                 return job
             if job.state in OVER:
                 raise JobEnded(f"job {job_id} ended while it was starting")

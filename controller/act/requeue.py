@@ -7,11 +7,11 @@ from dataclasses import replace
 from controller.act.actions import Cancel, Requeue, Withdraw
 from controller.act.place import names, take_back
 from controller.act.recorder import Step
-from controller.act.site import OVER, PLACE_RETRY_SECONDS, JobEnded, Operation, Site
+from controller.act.site import PLACE_RETRY_SECONDS, JobEnded, Operation, Site
 from controller.errors import ClusterError, ClusterRefused
 from controller.model import GpuSet, Job, Unsuspendable
 from controller.observe.memory import FIRST_PAUSE_SECONDS, doubled
-from controller.slurm.port import JobState
+from controller.slurm.port import OVER, JobState
 
 log = logging.getLogger(__name__)
 

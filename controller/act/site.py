@@ -18,7 +18,7 @@ from controller.observe.costs import Kind, MeasuredCosts
 from controller.observe.jobs import InFlight
 from controller.observe.memory import JobMemories
 from controller.settings.schema import Settings
-from controller.slurm.port import ClusterPort, JobState, SlurmJob
+from controller.slurm.port import OVER, ClusterPort, JobState, SlurmJob
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -26,7 +26,6 @@ T = TypeVar("T")
 NODE_CALL_SECONDS = 15.0
 PLACE_RETRY_SECONDS = 10.0
 """After a failed start or resume nothing is tried with a job for so long."""
-OVER = frozenset({JobState.ENDED, JobState.COMPLETING})
 
 
 class JobEnded(GandivaError):

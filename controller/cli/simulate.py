@@ -188,7 +188,7 @@ def _progress(name: str) -> Callable[[int, int, float], None]:
     """A bar with the simulated time and the time left, on a terminal only."""
     if not sys.stderr.isatty():
         return lambda _done, _all, _time: None
-    from controller.simulation.metrics import shown_seconds
+    from controller.model.clock import shown_seconds
 
     begin = time.monotonic()
     shown = 0.0

@@ -10,7 +10,7 @@ from controller.model.clock import Clock
 from controller.observe.memory import JobMemories
 from controller.observe.observer import Observer
 from controller.observe.utilization import Utilization
-from controller.slurm.port import JobState, SlurmJob
+from controller.slurm.port import OVER, SlurmJob
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,6 @@ UPTIME_KEY = "uptime"
 
 _LAST_STEPS = frozenset({Step.AWAIT_START.value, Step.NODE_RESUME.value})
 """With these a job gets onto its GPUs, if nothing comes between."""
-_OVER = frozenset({JobState.ENDED, JobState.COMPLETING})
 _OFF_GPU = frozenset({Phase.SUSPENDED, Phase.YIELDED, Phase.QUEUED, Phase.INELIGIBLE})
 
 
@@ -107,7 +106,7 @@ class Accounting:
 
     def _end(self, job_id: JobId, slurm_job: SlurmJob | None, observer: Observer, now: float) -> None:
         """The job is over, or Slurm does not know it any more; or it is no Gandiva job any more."""
-        if slurm_job is not None and slurm_job.state not in _OVER:
+        if slurm_job is not None and slurm_job.state not in OVER:
             return
         since = self._memory.of(job_id).usage.since
         if job_id in self._was_running and since is None:

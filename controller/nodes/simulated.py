@@ -18,7 +18,7 @@ from controller.nodes import protocol
 from controller.nodes.port import Leave, NodeSample, Place
 from controller.nodes.progress import Progress
 from controller.nodes.protocol import NodePhase
-from controller.slurm.port import JobState
+from controller.slurm.port import ON_NODES, OVER, JobState
 from controller.slurm.simulated import SimulatedCluster
 from controller.slurm.simulated_job import SimulatedJob
 
@@ -26,7 +26,6 @@ PROGRAM = "/usr/bin/python3"
 """What all jobs run."""
 _MEMORY_BYTES = 80 * 2**30
 _JOB_MEMORY_BYTES = 2**30
-_WITH_PROCESSES = (JobState.RUNNING, JobState.SUSPENDED)
 
 
 @value
@@ -254,7 +253,7 @@ class SimulatedNodes:
     def _lives_on(self, node: str, job_id: JobId) -> bool:
         """Whether it has processes here (it may have been prepared here once, and run elsewhere)."""
         job = self.cluster.jobs.get(job_id)
-        return job is not None and job.state in _WITH_PROCESSES and node in job.nodes
+        return job is not None and job.state in ON_NODES and node in job.nodes
 
     def _others(self, node: str, job_id: JobId, gpus: Sequence[int]) -> list[tuple[JobId, Block]]:
         """Living jobs but this one whose blocks name any of these GPUs, in the order of their ids."""
@@ -313,7 +312,7 @@ class SimulatedNodes:
     def _on_state(self, job: SimulatedJob) -> None:
         for node in job.nodes:
             self._touched[node] = None
-            if job.state in (JobState.ENDED, JobState.COMPLETING):
+            if job.state in OVER:
                 self._blocks[node].pop(job.id, None)
                 self._progress.forget(job.id)
             elif job.state is JobState.RUNNING:

@@ -22,11 +22,10 @@ from controller.settings.base import first_wrong
 from controller.settings.schema import RequestsSettings
 from controller.slurm.hostlist import expand
 from controller.slurm.port import SlurmJob
-from controller.slurm.raw import TRIAL_PREFIX
+from controller.slurm.raw import PREFIX, TRIAL_PREFIX
 
 log = logging.getLogger(__name__)
 
-PREFIX = "gandiva:"
 _MAX_BYTES = 1024
 MIN_PRIORITY, MAX_PRIORITY = 0.01, 100.0
 _PRIORITY = re.compile(r"[0-9]{1,3}(\.[0-9]{1,4})?", re.ASCII)

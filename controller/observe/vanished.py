@@ -20,7 +20,7 @@ from controller.errors import GandivaError
 from controller.model import JobId
 from controller.nodes.port import NodePort, NodeSample
 from controller.observe.observer import Observer
-from controller.slurm.port import JobState, SlurmJob
+from controller.slurm.port import ON_NODES, SlurmJob
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,6 @@ ALIVE_SECONDS = 300.0
 """How often a node is asked again about a job of which only the control block is missing."""
 ASK_SECONDS = 10.0
 
-_THERE = (JobState.RUNNING, JobState.SUSPENDED)
 _Run = tuple[str, JobId, float | None]
 """A node, a job there, and its start: of another run of the job nothing follows for this one."""
 
@@ -101,7 +100,7 @@ class VanishedJobs:
 
 def _absent_from(job: SlurmJob, observer: Observer) -> list[_Run]:
     """Nodes that show nothing of a job which Slurm has there."""
-    if job.state not in _THERE or job.exclusive_gpus:
+    if job.state not in ON_NODES or job.exclusive_gpus:
         return []
     samples = observer.nodes.samples
     return [

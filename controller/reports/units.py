@@ -5,6 +5,8 @@ import math
 import os
 import time as clock
 
+from controller.model.clock import shown_seconds
+
 UNKNOWN = "Unknown"
 _PREFIXES = "KMGTP"
 
@@ -13,10 +15,7 @@ def duration(seconds: float | None) -> str:
     """`[DD-]HH:MM:SS`, rounded to seconds; empty for None."""
     if seconds is None or not math.isfinite(seconds):
         return ""
-    minutes, second = divmod(max(0, round(seconds)), 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    return (f"{days}-" if days else "") + f"{hour:02d}:{minute:02d}:{second:02d}"
+    return shown_seconds(max(0.0, seconds))
 
 
 def moment(time: float | None) -> str:

@@ -7,6 +7,7 @@ from statistics import fmean, median
 from typing import TextIO
 
 from controller.model import SuspendMethod
+from controller.model.clock import shown_seconds
 from controller.settings.schema import Settings
 from controller.simulation.outcome import Outcome
 
@@ -98,14 +99,6 @@ def _assumed(settings: Settings) -> str:
     seconds = costs.checkpoint_bytes / speed if speed else 0.0
     parts = f"checkpoint {seconds:g} s to write and to read (where the model's size is not known)"
     return f"requeue: {parts}, {costs.requeue_seconds:g} s in Slurm, {costs.restart_seconds:g} s to restart"
-
-
-def shown_seconds(seconds: float) -> str:
-    """A time as Slurm writes it."""
-    whole = round(seconds)
-    days, rest = divmod(whole, 86400)
-    clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
-    return f"{days}-{clock}" if days else clock
 
 
 _COLUMNS = (

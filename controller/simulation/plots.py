@@ -9,7 +9,8 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
-from controller.simulation.metrics import assumptions, percentile, shown_seconds, summary
+from controller.model.clock import shown_seconds
+from controller.simulation.metrics import assumptions, percentile, summary
 from controller.simulation.outcome import Outcome
 
 _COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f")

@@ -39,6 +39,9 @@ class JobState(str, enum.Enum):
 
 ALLOCATED = frozenset({JobState.CONFIGURING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
 """States in which a job has nodes."""
+ON_NODES = (JobState.RUNNING, JobState.SUSPENDED)
+"""States in which its processes live there."""
+OVER = frozenset({JobState.COMPLETING, JobState.ENDED})
 
 
 @value

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from controller.model import GpuId, GpuSet, JobId
 from controller.slurm.gres import binding_of, index_ranges, indices_of, node_gpus, parse_gres
 from controller.slurm.hostlist import BETWEEN_NAMES, expand
-from controller.slurm.port import ALLOCATED, JobState, SlurmJob, SlurmNode
+from controller.slurm.port import ALLOCATED, OVER, JobState, SlurmJob, SlurmNode
 from controller.slurm.raw import PREFIX, JobRecord, NodeRecord
 from controller.slurm.states import (
     POWERED_OFF,
@@ -33,7 +33,6 @@ _MIB = 2**20
 _MOST_CHARS = 200
 _CUT_SHORT = "..."
 """Ends a list of array tasks of more than 64 bytes (SLURM_BITSTR_LEN); the number before it may be cut."""
-_OVER = frozenset({JobState.COMPLETING, JobState.ENDED})
 
 
 class Original(BaseModel):
@@ -105,7 +104,7 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
         submit_time=float(record.submit_time),
         # A job cancelled while it waits gets a start time too.
         start_time=float(record.start_time) if record.start_time and nodes else None,
-        end_time=float(record.end_time) if record.end_time and state in _OVER else None,
+        end_time=float(record.end_time) if record.end_time and state in OVER else None,
         binding=_binding(record, nodes) if allocated else frozenset(),
         exclusive_gpus=allocated and _holds_whole_gpus(record),
         nodes=nodes,

@@ -18,12 +18,11 @@ from controller.errors import ClusterRefused, UnknownJob
 from controller.model import GpuSet, JobId, Share, by_node, value
 from controller.slurm.gres import bound_gres
 from controller.slurm.leases import Leases
-from controller.slurm.port import ClusterView, JobState, SlurmJob, SlurmNode
+from controller.slurm.port import ON_NODES, OVER, ClusterView, JobState, SlurmJob, SlurmNode
 from controller.slurm.simulated_job import SimulatedJob, request_text
 from controller.slurm.simulated_node import idle_node, in_one_partition, make_nodes
 
 T = TypeVar("T")
-_ON_NODES = (JobState.RUNNING, JobState.SUSPENDED)
 
 __all__ = ["SimulatedCluster", "SimulatedJob", "SlurmCosts", "idle_node", "make_nodes", "request_text"]
 
@@ -165,7 +164,7 @@ class SimulatedCluster:
         self.touch(job_id)
 
     async def suspend(self, job_id: JobId) -> None:
-        job = await self._called(job_id, *_ON_NODES)
+        job = await self._called(job_id, *ON_NODES)
         if job.state is JobState.RUNNING:
             job.suspended_at = self.clock()
             self._to(job, JobState.SUSPENDED)
@@ -176,12 +175,12 @@ class SimulatedCluster:
             self._to(job, JobState.RUNNING)
 
     async def requeue(self, job_id: JobId) -> None:
-        job = await self._called(job_id, *_ON_NODES, JobState.PENDING, JobState.COMPLETING)
-        if not job.requeue and job.state in _ON_NODES:
+        job = await self._called(job_id, *ON_NODES, JobState.PENDING, JobState.COMPLETING)
+        if not job.requeue and job.state in ON_NODES:
             raise ClusterRefused(f"job {job_id} may not be requeued (--no-requeue)")
         job.held = True
         self.touch(job_id)
-        if job.state in _ON_NODES:  # else an answer got lost, and the call is repeated
+        if job.state in ON_NODES:  # else an answer got lost, and the call is repeated
             job.restart_count += 1
             self._to(job, JobState.COMPLETING)
             job.overhead_seconds = job.restart_seconds
@@ -288,7 +287,7 @@ class SimulatedCluster:
         job.state = state
         job.state_name = state_name or state.value
         self.touch(job.id)
-        left = self.company(job) if state in (JobState.COMPLETING, JobState.ENDED) else ()
+        left = self.company(job) if state in OVER else ()
         self.on_state(job)
         self.work_changed(job)
         for other in left:
