@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -59,29 +59,28 @@ class RoundSettings(Section):
         "", "rounds = reference: durations are declared for this type. Empty: for each job's fastest."
     )
 
-
-class GavelLasSettings(RoundSettings, own.GavelLasSettings):
-    __doc__ = own.GavelLasSettings.__doc__
-
-
-class GavelFifoSettings(RoundSettings, own.GavelFifoSettings):
-    __doc__ = own.GavelFifoSettings.__doc__
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_options: Any) -> None:
+        """A table is described as its allocation is."""
+        cls.__doc__ = cls.__doc__ or cls.__bases__[-1].__doc__
 
 
-class GavelSjfSettings(RoundSettings, own.GavelSjfSettings):
-    __doc__ = own.GavelSjfSettings.__doc__
+class GavelLasSettings(RoundSettings, own.GavelLasSettings): ...
 
 
-class GavelMakespanSettings(RoundSettings, own.GavelMakespanSettings):
-    __doc__ = own.GavelMakespanSettings.__doc__
+class GavelFifoSettings(RoundSettings, own.GavelFifoSettings): ...
 
 
-class GavelFtfSettings(RoundSettings, own.GavelFtfSettings):
-    __doc__ = own.GavelFtfSettings.__doc__
+class GavelSjfSettings(RoundSettings, own.GavelSjfSettings): ...
 
 
-class GavelMaxThroughputSettings(RoundSettings, own.GavelMaxThroughputSettings):
-    __doc__ = own.GavelMaxThroughputSettings.__doc__
+class GavelMakespanSettings(RoundSettings, own.GavelMakespanSettings): ...
+
+
+class GavelFtfSettings(RoundSettings, own.GavelFtfSettings): ...
+
+
+class GavelMaxThroughputSettings(RoundSettings, own.GavelMaxThroughputSettings): ...
 
 
 class PricedSettings(RoundSettings):
@@ -92,13 +91,10 @@ class PricedSettings(RoundSettings):
     )
 
 
-class GavelCostSettings(PricedSettings, own.GavelCostSettings):
-    __doc__ = own.GavelCostSettings.__doc__
+class GavelCostSettings(PricedSettings, own.GavelCostSettings): ...
 
 
 class GavelCostSloSettings(PricedSettings, own.GavelCostSloSettings):
-    __doc__ = own.GavelCostSloSettings.__doc__
-
     deadline_ratio: float = setting(
         0.0,
         "A job without a deadline of its own is to end within so many times its declared duration from its "
@@ -109,8 +105,6 @@ class GavelCostSloSettings(PricedSettings, own.GavelCostSloSettings):
 
 
 class GavelHierarchicalSettings(RoundSettings, own.GavelHierarchicalSettings):
-    __doc__ = own.GavelHierarchicalSettings.__doc__
-
     inside: Inside = setting(
         "fairness",
         "How the jobs of a Slurm account share what the account has. fairness: users by their shares, and a "
@@ -121,21 +115,16 @@ class GavelHierarchicalSettings(RoundSettings, own.GavelHierarchicalSettings):
     )
 
 
-class GavelStrategyProofSettings(RoundSettings, own.GavelStrategyProofSettings):
-    __doc__ = own.GavelStrategyProofSettings.__doc__
+class GavelStrategyProofSettings(RoundSettings, own.GavelStrategyProofSettings): ...
 
 
-class AlloxSettings(RoundSettings, own.AlloxSettings):
-    __doc__ = own.AlloxSettings.__doc__
+class AlloxSettings(RoundSettings, own.AlloxSettings): ...
 
 
-class IsolatedSettings(RoundSettings, own.IsolatedSettings):
-    __doc__ = own.IsolatedSettings.__doc__
+class IsolatedSettings(RoundSettings, own.IsolatedSettings): ...
 
 
-class ProportionalSettings(RoundSettings, own.ProportionalSettings):
-    __doc__ = own.ProportionalSettings.__doc__
+class ProportionalSettings(RoundSettings, own.ProportionalSettings): ...
 
 
-class GavelGandivaSettings(RoundSettings, own.GavelGandivaSettings):
-    __doc__ = own.GavelGandivaSettings.__doc__
+class GavelGandivaSettings(RoundSettings, own.GavelGandivaSettings): ...
