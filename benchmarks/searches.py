@@ -163,7 +163,8 @@ class Run:
             priority = UNKNOWN_PRIORITY if job in judged.unknown else KNOWN_PRIORITY
             said = with_word("", priority, exclusive=job in judged.first)
             if cluster.jobs[JobId(int(job))].comment != said:
-                cluster.comment(JobId(int(job)), said)
+                cluster.jobs[JobId(int(job))].comment = said
+                cluster.touch(JobId(int(job)))
 
 
 def made_search(position: float, seed: int) -> list[Configuration]:

@@ -99,10 +99,9 @@ class SimulatedCluster:
         self.jobs[job.id] = job
         self.touch(job.id)
 
-    def comment(self, job_id: JobId, text: str) -> None:
-        """`scontrol update JobId=… Comment=…`."""
-        self.jobs[job_id].comment = text
-        self.touch(job_id)
+    def cancel(self, job_id: JobId) -> None:
+        """`scancel`."""
+        self._end(self.jobs[job_id], "CANCELLED")
 
     def touch(self, job_id: JobId) -> None:
         """Something about this job changed: the next answer shows it."""

@@ -30,9 +30,10 @@ class TroubledCluster(SimulatedCluster):
         self.lose_answers = 0
         """So many calls take effect and then fail to say so."""
 
-    def cancel(self, job_id: JobId) -> None:
-        """`scancel`."""
-        self._end(self.jobs[job_id], "CANCELLED")
+    def comment(self, job_id: JobId, text: str) -> None:
+        """`scontrol update JobId=… Comment=…`."""
+        self.jobs[job_id].comment = text
+        self.touch(job_id)
 
     def set_node(self, name: str, **changes: object) -> None:
         """Drain, return, change a node."""
