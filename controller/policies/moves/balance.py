@@ -10,6 +10,9 @@ Source: Gandiva (OSDI'18) 3.4, 4.1.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
+
 from controller.model import GpuId, Job, JobId, Snapshot, by_node
 from controller.policies.moves.drawers import Drawers
 from controller.policies.moves.free import free_gpus, tightest
@@ -32,40 +35,37 @@ class Balance:
         if not free:
             return
         migrations = Migrations(snapshot, draft, self._migration)
-        _go_themselves(waiting, free, snapshot, migrations)
-        _make_room(waiting, free, snapshot, migrations)
+        for job, helped, words in chain(_themselves(waiting), _in_the_way(waiting, snapshot)):
+            if migrations.left <= 0:
+                break
+            name = tightest(snapshot, job, free)
+            gpus = min(job.gpus, sum(other.gpus for other in helped))
+            gain = gpus * migrations.remaining_seconds(job)
+            if name is None or not migrations.pays(gain, [job]) or not migrations.may_go(job):
+                continue
+            waiting.serve(helped, job.gpus)
+            migrations.go(NAME, job.id, free.take(name, job.gpus), words)
         migrations.save()
 
 
-def _go_themselves(waiting: _Waiting, free: Drawers, snapshot: Snapshot, migrations: Migrations) -> None:
+_Candidate = tuple[Job, list[Job], str]
+"""A job that may go, those that have its GPUs then or go themselves, and why in words."""
+
+
+def _themselves(waiting: _Waiting) -> Iterator[_Candidate]:
     """Jobs that wait for their GPUs, on one server each: those of a higher class first, then those that use
     most GPUs."""
     able = [job for job in waiting.jobs if job.may_migrate and len(by_node(job.placement.allocation)) == 1]
     for job in sorted(able, key=lambda job: (-job.priority_class, -job.gpus, job.id)):
-        if migrations.left <= 0:
-            break
-        name, gain = tightest(snapshot, job, free), job.gpus * migrations.remaining_seconds(job)
-        if name is None or not migrations.pays(gain, [job]) or not migrations.may_go(job):
-            continue
-        waiting.serve([job], job.gpus)
-        words = "there is room, and it waits for a turn where it is bound"
-        migrations.go(NAME, job.id, free.take(name, job.gpus), words)
+        yield job, [job], "there is room, and it waits for a turn where it is bound"
 
 
-def _make_room(waiting: _Waiting, free: Drawers, snapshot: Snapshot, migrations: Migrations) -> None:
+def _in_the_way(waiting: _Waiting, snapshot: Snapshot) -> Iterator[_Candidate]:
     """Jobs that run where others wait, those first that make room for most."""
     for job in waiting.in_the_way(snapshot):
-        if migrations.left <= 0:
-            break
-        helped = waiting.for_gpus_of(job)
         # An earlier one may have made room for them.
-        name = tightest(snapshot, job, free) if helped else None
-        gain = min(job.gpus, sum(other.gpus for other in helped)) * migrations.remaining_seconds(job)
-        if name is None or not migrations.pays(gain, [job]) or not migrations.may_go(job):
-            continue
-        waiting.serve(helped, job.gpus)
-        words = f"there is room, and job {helped[0].id} waits for the GPUs that it leaves"
-        migrations.go(NAME, job.id, free.take(name, job.gpus), words)
+        if helped := waiting.for_gpus_of(job):
+            yield job, helped, f"there is room, and job {helped[0].id} waits for the GPUs that it leaves"
 
 
 class _Waiting:
