@@ -96,9 +96,11 @@ def judge_options(options: SlurmOptions) -> Iterator[Finding]:
     yield _needed(options, "ConstrainDevices", ("yes",), risk, slurmds, keep=False)
     yield _grace(options)
     yield _preemption(options)
-    yield _requeue(options)
+    risk = "only jobs with --requeue can be moved or preempted by requeue"
+    yield _on(options, "JobRequeue", "1", "jobs may be requeued", risk)
     yield from _rate_limit(options)
-    yield _output(options)
+    risk = "each requeue empties a job's output file, unless it has --open-mode=append"
+    yield _on(options, "JobFileAppend", "0", "what is requeued goes on with its output file", risk)
     yield from _accounting(options)
 
 
@@ -203,24 +205,12 @@ def _rate_limit(options: SlurmOptions) -> Iterator[Finding]:
     )
 
 
-def _requeue(options: SlurmOptions) -> Finding:
-    subject = Subject("slurm", "JobRequeue")
-    if options.get("JobRequeue") == "0":
-        return subject.warning(
-            "JobRequeue=0: only jobs with --requeue can be moved or preempted by requeue",
-            f"in {options.file}: JobRequeue=1, {RECONFIGURE}",
-        )
-    return subject.ok("jobs may be requeued")
-
-
-def _output(options: SlurmOptions) -> Finding:
-    subject = Subject("slurm", "JobFileAppend")
-    if options.get("JobFileAppend") != "1":
-        return subject.warning(
-            "JobFileAppend=0: each requeue empties a job's output file, unless it has --open-mode=append",
-            f"in {options.file}: JobFileAppend=1, {RECONFIGURE}",
-        )
-    return subject.ok("what is requeued goes on with its output file")
+def _on(options: SlurmOptions, key: str, default: str, fine: str, risk: str) -> Finding:
+    """An option that should be 1. `risk`: what it means that it is not."""
+    subject = Subject("slurm", key)
+    if (options.get(key) or default) != "0":
+        return subject.ok(fine)
+    return subject.warning(f"{key}=0: {risk}", f"in {options.file}: {key}=1, {RECONFIGURE}")
 
 
 def _accounting(options: SlurmOptions) -> Iterator[Finding]:
