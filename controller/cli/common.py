@@ -149,6 +149,13 @@ def client(args: argparse.Namespace) -> "ApiClient":
     return ApiClient(url, deadline_seconds=args.deadline, token=client_token(token_file), check=check)
 
 
+def journal_path(args: argparse.Namespace) -> Path:
+    """The controller's journal. Raises SettingsError."""
+    from controller.settings.loading import load_settings, settings_path
+
+    return load_settings(settings_path(args.config)).journal.path
+
+
 def terminal_columns() -> int:
     """Width of the terminal; 80 where there is none."""
     import shutil

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from controller.cli.common import Subparsers, add_config, add_options, new_parser
+from controller.cli.common import Subparsers, add_config, add_options, journal_path, new_parser
 
 _ABOUT = """\
 Look after the controller's journal, as root or as the user of the controller.
@@ -71,8 +71,4 @@ def run_vacuum(args: argparse.Namespace) -> int:
 
 
 def _path(args: argparse.Namespace) -> Path:
-    if args.file is not None:
-        return Path(args.file)
-    from controller.settings.loading import load_settings, settings_path
-
-    return load_settings(settings_path(args.config)).journal.path
+    return journal_path(args) if args.file is None else Path(args.file)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controller.cli.common import Subparsers, add_config, add_options, count, new_parser
+from controller.cli.common import Subparsers, add_config, add_options, count, journal_path, new_parser
 
 if TYPE_CHECKING:
     from controller.observe.rates import Rates, Table
@@ -118,7 +118,7 @@ def run_import(args: argparse.Namespace) -> int:
     )
     before: Table = {} if args.replace else _declared(args)
     models = {model: {**before.get(model, {}), **found.get(model, {})} for model in {**before, **found}}
-    path = declared_path(_journal(args))
+    path = declared_path(journal_path(args))
     text = rates_json(
         (model, where, rate) for model, known in models.items() for where, rate in known.items()
     )
@@ -150,16 +150,10 @@ def run_export(args: argparse.Namespace) -> int:
     return 0
 
 
-def _journal(args: argparse.Namespace) -> Path:
-    from controller.settings.loading import load_settings, settings_path
-
-    return load_settings(settings_path(args.config)).journal.path
-
-
 def _declared(args: argparse.Namespace) -> Table:
     from controller.observe.declared import declared_path, read_rates
 
-    path = declared_path(_journal(args))
+    path = declared_path(journal_path(args))
     return read_rates(path) if path.exists() else {}
 
 
@@ -170,7 +164,7 @@ def _measured(args: argparse.Namespace) -> Rates:
     from controller.loop.keeping import MODELS_KEY
     from controller.observe.rates import Rates
 
-    path, rates = _journal(args), Rates()
+    path, rates = journal_path(args), Rates()
     if path.exists():
         saved = JournalReader(path).state(MODELS_KEY)
         try:
