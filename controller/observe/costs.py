@@ -9,11 +9,10 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from controller.model import Costs
+from controller.observe.rates import MAX_MODELS
 
 LAST = 9
 """A cost is the median of so many at most, the last ones."""
-MAX_MODELS = 1000
-"""Users choose the names of models: of more than so many those measured longest ago are dropped."""
 ANY_MODEL = ""
 
 Kind = Literal["suspend", "restore", "start", "load", "checkpoint"]
