@@ -2,6 +2,7 @@
 """Options that several subcommands have. Imports nothing slow, for the sake of `gandiva --help`."""
 
 import argparse
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -77,14 +78,19 @@ def add_client(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def positive_seconds(text: str) -> float:
+def number_in(text: str, least: float, most: float, words: str) -> float:
+    """`words`: which numbers are allowed, for the message about any other."""
     try:
         value = float(text)
     except ValueError:
-        value = 0.0
-    if not 0.05 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.05 to 3600")
+        value = math.nan
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number {words}")
     return value
+
+
+def positive_seconds(text: str) -> float:
+    return number_in(text, 0.05, 3600, "of seconds from 0.05 to 3600")
 
 
 def count(text: str, most: int = 100_000) -> int:

@@ -7,7 +7,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from controller.cli.common import Subparsers, add_client, add_options, client, new_parser, own_name
+from controller.cli.common import Subparsers, add_client, add_options, client, new_parser, number_in, own_name
 
 _ABOUT = """\
 The trials of your searches: jobs submitted with --gandiva-search=NAME. The
@@ -73,15 +73,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def _priority(text: str) -> float:
     from gandiva.trials import MAX_PRIORITY, MIN_PRIORITY
 
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not MIN_PRIORITY <= number <= MAX_PRIORITY:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number from {MIN_PRIORITY:g} to {MAX_PRIORITY:g}"
-        )
-    return number
+    return number_in(text, MIN_PRIORITY, MAX_PRIORITY, f"from {MIN_PRIORITY:g} to {MAX_PRIORITY:g}")
 
 
 def run_list(args: argparse.Namespace) -> int:
