@@ -4,7 +4,7 @@
 import enum
 
 from controller.act.actions import Action
-from controller.journal.port import JournalPort
+from controller.journal import JournalPort
 from controller.model import GpuSet, JobId, Moved
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from controller.act.actions import Action
 from controller.act.recorder import Outcome, Recorder, Step
-from controller.journal.port import JournalPort
+from controller.journal import JournalPort
 from controller.loop.loop import Turn
 from controller.model import GpuId, GpuSet, JobId, Moved, Phase
 from controller.model.measures import Measures

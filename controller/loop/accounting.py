@@ -4,7 +4,7 @@
 import logging
 
 from controller.act.recorder import Recorder, Step
-from controller.journal.port import JournalPort
+from controller.journal import JournalPort
 from controller.model import GpuSet, Job, JobId, Phase, Usage, gpu_type
 from controller.model.clock import Clock
 from controller.observe.memory import JobMemories

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from controller.journal.port import JournalPort
+from controller.journal import JournalPort
 from controller.model import GpuId, GpuSet, Job, JobId, Memory, Note, Placement, Profile, StateAt, Target
 from controller.observe.measured import Measured
 from controller.observe.memory import JobMemories

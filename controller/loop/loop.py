@@ -21,7 +21,7 @@ from controller.act.executor import Executor
 from controller.act.recorder import Recorder
 from controller.act.site import Site
 from controller.errors import ClusterError, JournalError
-from controller.journal.port import JournalPort
+from controller.journal import JournalPort
 from controller.loop.accounting import UPTIME_KEY, Accounting
 from controller.loop.asking import Asking
 from controller.loop.blocks import StaleBlocks

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from controller.errors import JournalError
-from controller.journal.port import JournalPort
+from controller.journal import JournalPort
 from controller.journal.records import JobRecord
 from controller.model import JobId, Request, Search
 from controller.observe.memory import JobMemories

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from controller.errors import JournalError
-from controller.journal.port import JournalPort
+from controller.journal import JournalPort
 from controller.model import JobId
 from controller.slurm.port import JobState, SlurmJob
 

@@ -20,9 +20,8 @@ from typing import Any, cast
 import pytest
 
 from controller.act.recorder import Recorder
-from controller.journal import Journal
+from controller.journal import Journal, JournalPort
 from controller.journal.memory import MemoryJournal
-from controller.journal.port import JournalPort
 from controller.loop.loop import Controller
 from controller.loop.pacing import PaceSettings
 from controller.model import JobId, Memory
