@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from types import MappingProxyType
 
 from controller.model.cluster import GpuSet, JobId
@@ -328,15 +328,8 @@ class Usage:
 
     def started(self, now: float, gpus: int, gpu_type: str = "") -> Usage:
         """It is on its GPUs from now on."""
-        return Usage(
-            seconds=self.seconds,
-            gpu_seconds=self.gpu_seconds,
-            seconds_by_type=self.seconds_by_type,
-            since=now,
-            gpus=gpus,
-            gpu_type=gpu_type,
-            waited_seconds=self.waited(now),
-        )
+        waited = self.waited(now)
+        return replace(self, since=now, gpus=gpus, gpu_type=gpu_type, waited_seconds=waited, idle_since=None)
 
     def stopped(self, now: float) -> Usage:
         """It is off its GPUs from now on."""

@@ -176,13 +176,12 @@ class Measured:
         figures = (state_bytes, largest_bytes, utilization_fraction)
         if figures == (known.state_bytes, known.largest_tensor_bytes, known.utilization_fraction):
             return False
-        profile = Profile(
-            peak_memory_bytes=known.peak_memory_bytes,
+        self.profiles[job_id] = replace(
+            known,
             state_bytes=state_bytes,
             largest_tensor_bytes=largest_bytes,
             utilization_fraction=utilization_fraction,
         )
-        self.profiles[job_id] = profile
         return True
 
     def _pace(self, job: Job, usage: Usage, ranks: list[RankSample], observation: Observation) -> bool:
@@ -238,21 +237,20 @@ def _runs(job: Job, usage: Usage) -> bool:
     return job.phase is Phase.RUNNING and not job.switching and usage.since is not None
 
 
+def _samples(job: Job, observation: Observation) -> list[NodeSample]:
+    """Of all nodes of the job that answer."""
+    samples = (observation.samples.get(name) for name in {gpu.node for gpu in job.placement.allocation})
+    return [sample for sample in samples if isinstance(sample, NodeSample)]
+
+
 def _ranks(job: Job, observation: Observation) -> list[RankSample]:
-    """On all nodes of the job."""
-    found: list[RankSample] = []
-    for name in {gpu.node for gpu in job.placement.allocation}:
-        sample = observation.samples.get(name)
-        if isinstance(sample, NodeSample) and job.id in sample.jobs:
-            found += sample.jobs[job.id].ranks
-    return found
+    samples = _samples(job, observation)
+    return [rank for sample in samples if job.id in sample.jobs for rank in sample.jobs[job.id].ranks]
 
 
 def _sampled_at(job: Job, observation: Observation) -> float:
     """When the oldest of the samples of the job's nodes was taken."""
-    samples = (observation.samples.get(name) for name in {gpu.node for gpu in job.placement.allocation})
-    times = (sample.time for sample in samples if isinstance(sample, NodeSample))
-    return min(times, default=observation.now)
+    return min((sample.time for sample in _samples(job, observation)), default=observation.now)
 
 
 def _fractions(job: Job, observation: Observation) -> list[float]:
