@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Set
 
 from controller.act.recorder import Recorder
-from controller.act.site import OVER
 from controller.errors import NodeError
 from controller.model import FailedSuspends, Job, JobId, Unsuspendable
 from controller.model.clock import Clock
@@ -16,7 +15,7 @@ from controller.observe.nodes import broken
 from controller.observe.observer import Observer
 from controller.policies.allocations.settings import named_types, unknown_types
 from controller.settings.policies import PolicySettings
-from controller.slurm.port import SlurmNode
+from controller.slurm.port import OVER, SlurmNode
 
 log = logging.getLogger(__name__)
 
