@@ -33,6 +33,10 @@ BENCHMARKS = {
     "peers": (["benchmarks.peers"], "the simulator beside Tiresias' and Blox"),
     "store": (["benchmarks.checkpoint_store"], "the checkpoint store against the raw disk (aim: 0.9)"),
     "grow": (["benchmarks.grow"], "mean completion times of a public trace, with and without the move grow"),
+    "suspend": (
+        ["benchmarks.suspend"],
+        "CPU time of a suspend with Transformers, beside an older commit (budget: 0.1 s; installs packages)",
+    ),
     "gap": (["benchmarks.switch_gap"], "GPU idle time at a switch, on a live mini cluster"),
 }
 LIMIT_SECONDS = 3600

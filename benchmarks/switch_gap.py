@@ -5,7 +5,8 @@ Two jobs take turns on one GPU. The gap is the time between the end of the last 
 begin of the first mini-batch of the next, as the jobs themselves logged it. Beside it stands the floor
 measured in the same run: what no scheduler of this kind can avoid, two calls to Slurm (suspend one, resume
 the other), made one after the other through the same adapter. The mini-batch that a job finishes before it
-leaves is useful work and counts for neither.
+leaves is useful work and counts for neither. The jobs run a small script; what a process with PyTorch and
+Transformers adds to a switch is measured by `python -m benchmarks.suspend`.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import time
 import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Tuple
 
+from ._heap import Heap
 from ._registry import StateSize
 
 ARENA_CHUNK_BYTES = 256 * 2**20
@@ -69,7 +70,7 @@ class Accelerator:
         """Raise RuntimeError where moving storages would corrupt results silently.
 
         A CUDA graph holds GPU addresses, and these change. It is found among the live objects; where garbage
-        collection does not see it (gc.freeze()), by its capture; where only C++ holds it, by its memory pool.
+        collection does not see it, by its capture; where only C++ holds it, by its memory pool.
         """
         graph = getattr(self.torch.cuda, "CUDAGraph", None)
         if graph is not None and (
@@ -253,6 +254,7 @@ class TorchState:
         self._arena = Arena(torch, pinned=self._accelerator.pinned)
         self._saved: List[Saved] = []
         self._stated_bytes = 0
+        self._heap = Heap(torch.Tensor, *filter(None, [getattr(torch.cuda, "CUDAGraph", None)]))
 
     def add(self, target: Any) -> None:
         self._targets.append(target)
@@ -293,14 +295,17 @@ class TorchState:
         """Wait for the GPU. Raises RuntimeError where the state cannot leave it, before any of it does."""
         self.synchronize()
         if self._accelerator.initialized():
-            self._accelerator.check_supported(gc.get_objects())
+            self._accelerator.check_supported(self._heap.find())
 
     def host_bytes(self) -> int:
         """Host memory that the next offload() takes beyond the arena. It refuses where it would take more."""
         self._stated_bytes = 0
         if not self._saved and self._accelerator.initialized():
-            gc.collect()
             self._stated_bytes = self._arena.missing_bytes(_total_bytes(self._plan()))
+            if self._stated_bytes:
+                # Garbage may be all that does not fit.
+                gc.collect()
+                self._stated_bytes = self._arena.missing_bytes(_total_bytes(self._plan()))
         return self._stated_bytes
 
     def offload(self) -> int:
@@ -368,10 +373,8 @@ class TorchState:
         return raw.view(value.dtype).as_strided(value.shape, value.stride())
 
     def _plan(self) -> List[Saved]:
-        live = gc.get_objects()
         tensors = list(self._registered())
-        tensors += [candidate for candidate in live if isinstance_of(candidate, self._torch.Tensor)]
-        del live
+        tensors += [found for found in self._heap.find() if isinstance_of(found, self._torch.Tensor)]
         plan: List[Saved] = []
         seen: Dict[int, Any] = {}
         position = 0
