@@ -363,6 +363,9 @@ class TorchState:
             return value  # no plain storage: it was not offloaded
         if saved is None:
             return value
+        if value.is_quantized or value.is_nested:
+            kind = "nested" if value.is_nested else "quantized"
+            raise TypeError(f"{kind} tensors of {value.dtype} cannot be read while they are off the GPU")
         size, count = value.element_size(), 0
         if value.numel():
             count = 1 + sum((value.shape[at] - 1) * value.stride(at) for at in range(value.dim()))
@@ -370,7 +373,10 @@ class TorchState:
         begin = saved.position + value.storage_offset() * size
         for host, offset, length in self._arena.pieces(begin, count * size):
             raw[offset : offset + length].copy_(host)
-        return raw.view(value.dtype).as_strided(value.shape, value.stride())
+        copy = raw.view(value.dtype).as_strided(value.shape, value.stride())
+        # These are no bytes, but notes in the tensor.
+        copy = copy.conj() if value.is_conj() else copy
+        return self._torch._neg_view(copy) if value.is_neg() else copy
 
     def _plan(self) -> List[Saved]:
         tensors = list(self._registered())

@@ -46,7 +46,7 @@ _NAMES = {word: name for name, word in _TYPES.items()}
 
 
 class Packer:
-    """Turns a state into JSON; tensors are put aside, those that share memory and shape once.
+    """Turns a state into JSON; tensors are put aside, those that share memory, shape and signs once.
 
     `torch`: the module, or None in a process that has not imported it.
     """
@@ -92,10 +92,12 @@ class Packer:
         return {_BLOCK: packed, "shape": list(block.shape), "offset": list(block.offset)}
 
     def _key(self, tensor: Any, place: str) -> str:
-        if str(tensor.dtype)[6:] not in _TYPES or tensor.layout is not self._torch.strided:
-            raise TypeError(f"{place}: tensors of {tensor.dtype}, {tensor.layout} cannot be written")
+        plain = tensor.layout is self._torch.strided and not (tensor.is_nested or tensor.is_meta)
+        if str(tensor.dtype)[6:] not in _TYPES or not plain:
+            kind = "nested" if tensor.is_nested else tensor.layout
+            raise TypeError(f"{place}: tensors of {tensor.dtype}, {kind}, {tensor.device} cannot be written")
         # The storage, not the address: what is off the GPU has none.
-        memory = (storage_of(tensor)._cdata, tensor.storage_offset())
+        memory = (storage_of(tensor)._cdata, tensor.storage_offset(), tensor.is_conj(), tensor.is_neg())
         same = (*memory, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
         if tensor.numel() == 0 or same not in self._keys:
             self._keys[same] = f"{len(self.tensors)}"
@@ -119,7 +121,8 @@ class Packer:
             begin, end = header[str(number)]["data_offsets"]
             if end > begin:
                 # The data may begin at any byte: a view of bytes takes it, one of numbers would not.
-                source = tensor.detach().to("cpu").contiguous().reshape(-1).view(self._torch.uint8)
+                numbers = tensor.detach().to("cpu").resolve_conj().resolve_neg()
+                source = numbers.contiguous().reshape(-1).view(self._torch.uint8)
                 target = data[8 + len(text) + begin : 8 + len(text) + end]
                 self._torch.frombuffer(target, dtype=self._torch.uint8).copy_(source)
         return data

@@ -187,6 +187,43 @@ def test_tensors_of_every_type_and_shape() -> None:
     assert torch.equal(found["strided"], strided) and found[7][0] is found["strided"]
 
 
+def test_what_is_conjugated_or_negated_lazily_comes_back_so() -> None:
+    """PyTorch notes it in the tensor, beside a storage that it shares."""
+    number = torch.tensor([1 + 2j, 3 - 4j])
+    turned = number.conj()
+    assert turned.is_conj() and turned.imag.is_neg()
+    values = [number, turned, number.imag, turned.imag, torch._neg_view(torch.ones(3)), turned[1:], turned]
+    assert [tensor.tolist() for tensor in values[:4]] == [
+        [1 + 2j, 3 - 4j],
+        [1 - 2j, 3 + 4j],
+        [2, -4],
+        [-2, 4],
+    ]
+    plain, data = packed(values)
+    found = unpack(plain, tensors_of(torch, data))
+    assert [tensor.tolist() for tensor in found] == [tensor.tolist() for tensor in values]
+    assert found[-1] is found[1], "what is the same is written once"
+
+
+NOT_WRITTEN = {
+    "sparse": lambda: torch.eye(2).to_sparse(),
+    "rows": lambda: torch.eye(2).to_sparse_csr(),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    "without-data": lambda: torch.empty(2, device="meta"),
+    "complex128": lambda: torch.ones(2, dtype=torch.complex128),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_WRITTEN)
+@pytest.mark.filterwarnings("ignore")
+def test_a_tensor_that_cannot_be_kept_is_named(kind: str) -> None:
+    if kind == "nested" and not hasattr(torch, "nested"):
+        pytest.skip("a PyTorch without nested tensors")
+    with pytest.raises(TypeError, match=r"^value\.a\[1\]: .* cannot be written"):
+        packed({"a": [torch.ones(1), NOT_WRITTEN[kind]()]})
+
+
 def test_the_library_reads_the_file() -> None:
     library = pytest.importorskip("safetensors.torch")
     tensor = torch.randn(5, 3)

@@ -38,6 +38,7 @@ class Odd:
 
     def __init__(self) -> None:
         base = torch.arange(60, dtype=torch.float64).reshape(6, 10)
+        complex_numbers = torch.complex(torch.arange(40.0), torch.arange(40.0) + 0.5)
         self.tensors = {
             "base": base,
             "rows": base[2:4],
@@ -47,6 +48,9 @@ class Odd:
             "none": torch.empty(0, 3),
             "number": torch.tensor(3.25),
             "twin": torch.full((6, 10), 2.5, dtype=torch.float64),
+            "complex": complex_numbers,
+            "conjugated": complex_numbers.conj(),
+            "negated": complex_numbers.conj()[3:].imag,
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -96,6 +100,36 @@ def test_the_files_are_those_of_a_state_on_the_gpu(gpu: CpuAsGpu, tmp_path: Path
     with state.reading():
         assert files(store, made) == expected
     assert files(store, made) == expected
+
+
+def test_what_is_conjugated_or_negated_lazily_is_read_so(gpu: CpuAsGpu) -> None:
+    odd, state = Odd(), TorchState(torch, gpu)
+    expected = {name: tensor.tolist() for name, tensor in odd.tensors.items()}
+    assert expected["conjugated"] != expected["complex"]
+    gpu.put(*odd.tensors.values())
+    state.add(odd.tensors)
+    leave(state)
+    with state.reading():
+        assert {name: (tensor + 0).tolist() for name, tensor in odd.tensors.items()} == expected
+        assert {name: tensor.clone().tolist() for name, tensor in odd.tensors.items()} == expected
+    state.restore()
+    assert {name: tensor.tolist() for name, tensor in odd.tensors.items()} == expected
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_cannot_be_read_off_the_gpu_is_named(gpu: CpuAsGpu) -> None:
+    tensors = [torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)]
+    if hasattr(torch, "nested"):
+        tensors.append(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))
+    state = TorchState(torch, gpu)
+    gpu.put(*tensors)
+    state.add(tensors)
+    leave(state)
+    for tensor in tensors:
+        with state.reading(), pytest.raises(TypeError, match=f"{tensor.dtype}.* cannot be read"):
+            tensor.clone()
+    state.restore()
+    assert tensors[0].dequantize().tolist() == [1.0, 1.0]
 
 
 def test_a_saved_state_comes_back(gpu: CpuAsGpu, tmp_path: Path) -> None:
