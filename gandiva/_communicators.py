@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: MIT
 """The memory of NCCL's communicators, off the GPU and back, with PyTorch 2.12 and NCCL 2.29.7 or later."""
 
+import contextlib
 import sys
+import threading
 import time
 from typing import Any, List
 
 AGREE_SECONDS = 20.0
+WAIT_SHARE = 0.8
+"""Of AGREE_SECONDS, how long a rank waits for others. In the rest it says that it waits no longer."""
 POLL_SECONDS = 0.01
 
 GO = "go"
@@ -17,8 +21,8 @@ class Communicators:
 
     Suspending a communicator waits for all of its ranks, without a deadline. So the ranks agree first, over
     the store of the process group: all of them come within AGREE_SECONDS and name the same number of
-    communicators, or these stay on the GPU until the end of the process. They stay as well where PyTorch or
-    NCCL cannot suspend them.
+    communicators, or these stay on the GPU until the end of the process. They stay as well where the store
+    does not answer, and where PyTorch or NCCL cannot suspend them.
     """
 
     saves_offloaded = True
@@ -76,15 +80,42 @@ class Communicators:
         return found
 
     def _agree(self, distributed: Any, count: int) -> bool:
-        """Whether all ranks are about to suspend. All get the same answer, whenever they come."""
+        """Whether all ranks are about to suspend, within AGREE_SECONDS, also where the store does not answer.
+
+        All get the same answer, whenever they come. Where the process with the store stands still, the calls
+        of all others wait with it, whatever their timeout: this rank then stays. So the ranks meet twice. The
+        first time may take long, and a rank that has given up meanwhile does not come to the second, which
+        takes milliseconds. A store that stands still just then, and only there, can part them.
+        """
         store = distributed.distributed_c10d._get_default_store()
-        arrived, decision = (f"gandiva/{self._round}/{count}/{name}" for name in ("arrived", "decision"))
-        if int(store.add(arrived, 1)) == distributed.get_world_size():
-            store.compare_set(decision, "", GO)
-        until = time.monotonic() + AGREE_SECONDS
-        while not store.check([decision]):
-            if time.monotonic() >= until:
-                store.compare_set(decision, "", STAY)
-                break
-            time.sleep(POLL_SECONDS)
-        return bool(store.get(decision) == GO.encode())
+        prefix = f"gandiva/{self._round}/{count}"
+        ranks = distributed.get_world_size()
+        until = time.monotonic() + AGREE_SECONDS * WAIT_SHARE
+        answers: List[bool] = []
+
+        def ask() -> None:
+            # No answer is an answer: without their store the ranks cannot agree.
+            with contextlib.suppress(Exception):
+                answers.append(
+                    _meet(store, f"{prefix}/here", ranks, until)
+                    and time.monotonic() < until
+                    and _meet(store, f"{prefix}/ready", ranks, until)
+                )
+
+        thread = threading.Thread(target=ask, name="gandiva-agree", daemon=True)
+        thread.start()
+        thread.join(AGREE_SECONDS)
+        return answers == [True]
+
+
+def _meet(store: Any, name: str, ranks: int, until: float) -> bool:
+    """Whether all ranks have come here before any of them waited no longer."""
+    arrived, decision = f"{name}/arrived", f"{name}/decision"
+    if int(store.add(arrived, 1)) == ranks:
+        store.compare_set(decision, "", GO)
+    while not store.check([decision]):
+        if time.monotonic() >= until:
+            store.compare_set(decision, "", STAY)
+            break
+        time.sleep(POLL_SECONDS)
+    return bool(store.get(decision) == GO.encode())

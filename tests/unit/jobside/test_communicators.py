@@ -147,6 +147,49 @@ def test_ranks_that_know_different_communicators_keep_them(monkeypatch: pytest.M
     assert answers == [False, False]
 
 
+class StandingStore(Store):
+    """One whose process stands still between `stop()` and `go_on()`: calls wait, whatever their timeout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._moves = threading.Event()
+        self.stopped_at = "none"
+
+    def _move(self, key: str) -> None:
+        if self.stopped_at in key:
+            assert self._moves.wait(PATIENCE_SECONDS)
+
+    def go_on(self) -> None:
+        self._moves.set()
+
+    def check(self, keys: list[str]) -> bool:
+        self._move(keys[0])
+        return super().check(keys)
+
+    def add(self, key: str, amount: int) -> int:
+        self._move(key)
+        return super().add(key, amount)
+
+
+@pytest.mark.parametrize("stopped_at", ["arrived", "decision"])
+def test_a_store_that_stands_still_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, stopped_at: str
+) -> None:
+    """As rank 0's process has it: it comes when it goes on, and finds that the other one is gone."""
+    monkeypatch.setattr(_communicators, "AGREE_SECONDS", 0.2)
+    backend = Backend()
+    module = fake_torch(backend)
+    store = StandingStore()
+    store.stopped_at = stopped_at
+    module.distributed.distributed_c10d._get_default_store = lambda: store
+    monkeypatch.setitem(sys.modules, "torch", module)
+    waiting, owner = gandiva.Communicators(), gandiva.Communicators()
+    together(waiting.offload)
+    store.go_on()
+    together(owner.offload)
+    assert backend.suspended == 0
+
+
 @pytest.mark.parametrize(
     "backends", [(), (Backend("gloo"),), (Backend(too_old=True),)], ids=["none", "gloo", "old"]
 )

@@ -104,6 +104,19 @@ def test_garbage_is_freed_as_without_it() -> None:
     assert gone() is None and numbers(heap) == []
 
 
+def test_garbage_is_freed_without_a_call_too() -> None:
+    heap = Heap(Wanted)
+    wanted = Wanted(0)
+    wanted.cycle = wanted
+    gone = weakref.ref(wanted)
+    heap.find()
+    del wanted
+    kept: list[list[int]] = []
+    while gone() is not None and len(kept) < 3_000_000:
+        kept.append([])
+    assert gone() is None
+
+
 def test_objects_that_other_threads_make_meanwhile_are_found() -> None:
     kept: list[Wanted] = []
     stop = threading.Event()

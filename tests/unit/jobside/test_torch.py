@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import gc
 import inspect
+import signal
+import subprocess
 import sys
+import threading
+import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,12 +23,12 @@ import pytest
 
 from checkpointing.store import Store
 from checkpointing.store.state import State
-from gandiva import _torch
+from gandiva import _communicators, _torch
 from gandiva._communicators import Communicators
 from gandiva._registry import Registry
 from gandiva._torch import TorchState, storage_of
 
-from .conftest import Block
+from .conftest import PATIENCE_SECONDS, Block
 from .cpu_as_gpu import CpuAsGpu
 from .need_torch import need_torch
 
@@ -315,6 +319,46 @@ def test_groups_of_this_pytorch_are_found_and_its_store_is_asked(monkeypatch: py
     assert communicators._agree(torch.distributed, 1)
     backend = torch._C._distributed_c10d.Backend
     assert all(callable(getattr(backend, name)) for name in ("name", "suspend", "resume", "memory_stats"))
+
+
+SERVER = """
+import sys, torch
+store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_stopped_process_with_the_store_delays_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_communicators, "AGREE_SECONDS", 3.0)
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None
+    try:
+        port = int(server.stdout.readline())
+
+        def rank() -> tuple[Communicators, Any, Any]:
+            store = torch.distributed.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+            module = types.SimpleNamespace(_get_default_store=lambda: store)
+            distributed = types.SimpleNamespace(distributed_c10d=module, get_world_size=lambda: 2)
+            return Communicators(), distributed, store
+
+        (waiting, its, _), (owner, others, seen) = rank(), rank()
+        answers: list[bool] = []
+        thread = threading.Thread(target=lambda: answers.append(waiting._agree(its, 1)), daemon=True)
+        thread.start()
+        until = time.monotonic() + PATIENCE_SECONDS
+        while not seen.check(["gandiva/0/1/here/arrived"]) and time.monotonic() < until:
+            time.sleep(0.01)
+        server.send_signal(signal.SIGSTOP)
+        thread.join(PATIENCE_SECONDS)
+        assert answers == [False]
+        server.send_signal(signal.SIGCONT)
+        assert not owner._agree(others, 1)
+    finally:
+        server.kill()
+        server.communicate()
 
 
 def test_a_wrapper_without_memory_is_left_and_what_is_in_it_is_moved(gpu: CpuAsGpu, mesh: Any) -> None:
