@@ -32,11 +32,13 @@ SOURCES: Final = (
     *("tests/unit/checkpointing/__init__.py", "tests/unit/checkpointing/conftest.py"),
     "tests/unit/checkpointing/torch_ranks.py",
     *("tests/unit/checkpointing/test_state.py", "tests/unit/checkpointing/test_fsdp.py"),
+    "tests/unit/checkpointing/test_loaders.py",
 )
 TESTS: Final = (
     "tests/unit/jobside",
     "tests/unit/nodes/test_ddp.py",
     *("tests/unit/checkpointing/test_state.py", "tests/unit/checkpointing/test_fsdp.py"),
+    "tests/unit/checkpointing/test_loaders.py",
 )
 SOURCE_IN_CONTAINER: Final = "/root/src"
 PYTHON: Final = "/opt/gandiva/venv/bin/python"

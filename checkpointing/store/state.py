@@ -9,12 +9,14 @@
 
 Anything with state_dict() and load_state_dict() can be part of it. State dicts may have tensors and plain
 data: numbers, texts, bytes, lists, tuples, dicts; nothing is pickled. Of tensors that are spread over ranks
-(DTensor, as fully_shard() makes them) each rank writes its block. Random number generators of Python,
-NumPy and PyTorch are always part of it, each rank's own. PyTorch is used in a process that has imported it.
+(DTensor, as fully_shard() makes them) each rank writes its block. Random number generators of Python, NumPy
+and PyTorch are always part of it, each rank's own, and go on as in a job whose data loader was not begun
+again. PyTorch is used in a process that has imported it.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import re
@@ -24,6 +26,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from . import loaders
 from .blocks import joined, live_state, spread_only
 from .errors import InvalidGeneration
 from .store import Store
@@ -32,6 +35,7 @@ from .tensor_file import Packer, tensors_of, unpack
 VALUES = "state.json"
 TENSORS = "tensors.safetensors"
 _RANDOM = "$random"
+_LOADERS = "loaders"
 
 
 def run_word() -> str:
@@ -62,6 +66,7 @@ class State:
         unknown = sorted(self._replicated - set(parts))
         if unknown:
             raise ValueError(f"replicated: {unknown} are not among the parts {sorted(parts)}")
+        loaders.watch()
 
     def save(self, store: Store, step: int, attempt: str = "") -> Future[int]:
         """Copy the state to host memory now, and write it while training goes on. See Store.save_async()."""
@@ -81,7 +86,8 @@ class State:
                 state = spread_only(state)
             if state is not None:
                 packed[name] = packer.pack(state, name)
-        packed[_RANDOM] = packer.pack(_random_state(torch), "random")
+        random_state = {**_random_state(torch), _LOADERS: loaders.open_now()}
+        packed[_RANDOM] = packer.pack(random_state, "random")
         return {VALUES: json.dumps(packed).encode(), TENSORS: packer.file(store.buffer)}
 
     def restore(self, store: Store) -> int | None:
@@ -118,6 +124,9 @@ class State:
         own = states.get(store.rank, {})
         if _RANDOM in own:
             _set_random_state(torch, own[_RANDOM])
+            # As they are now: what was read holds the memory of whole files.
+            put_back = functools.partial(_set_random_state, torch, _random_state(torch))
+            loaders.go_on(own[_RANDOM].get(_LOADERS, []), put_back)
         return found.step
 
     def _chosen(
