@@ -254,6 +254,7 @@ class TorchState:
         self._arena = Arena(torch, pinned=self._accelerator.pinned)
         self._saved: List[Saved] = []
         self._stated_bytes = 0
+        self._left_bytes = 0
         self._heap = Heap(torch.Tensor, *filter(None, [getattr(torch.cuda, "CUDAGraph", None)]))
 
     def add(self, target: Any) -> None:
@@ -335,8 +336,19 @@ class TorchState:
                 # From the first one on restore() has something to do, whatever happens to the next.
                 self._saved.append(saved)
                 saved.storage.resize_(0)
+        return self._release()
+
+    def _release(self) -> int:
+        """Free what PyTorch has kept of GPU memory. Returns the bytes that stay."""
         self._accelerator.release_caches()
-        return int(self._accelerator.left_bytes())
+        left_bytes = int(self._accelerator.left_bytes())
+        if left_bytes > self._left_bytes:
+            # More than after the last collection: garbage may have it where no tensor does.
+            gc.collect()
+            self._accelerator.release_caches()
+            left_bytes = self._left_bytes = int(self._accelerator.left_bytes())
+            self._heap.find()  # not at the next suspend
+        return left_bytes
 
     @property
     def reads_offloaded(self) -> bool:

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import types
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -521,12 +522,25 @@ def test_a_second_suspend_looks_at_new_objects_only(gpu: CpuAsGpu, monkeypatch: 
         if number == 0:
             assert sum(looked_at) > len(ballast)
             monkeypatch.setattr(gc, "collect", no_collection)
-            state.host_bytes()  # the first one has ended with a full collection
         else:
             assert sum(looked_at) < 20_000
         looked_at.clear()
     assert [int(tensor.sum()) for tensor in kept] == [0, 10, 20]
     gc.unfreeze()
+
+
+def test_memory_that_only_garbage_has_is_freed(gpu: CpuAsGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the buckets of a DistributedDataParallel that nobody needs: they are no tensors of Python."""
+    state, tensor = TorchState(torch, gpu), torch.arange(10)
+    for _ in range(2):
+        garbage = Graph()
+        garbage.cycle = garbage  # type: ignore[attr-defined]
+        alive = weakref.ref(garbage)
+        monkeypatch.setattr(gpu, "left_bytes", lambda alive=alive: 17 + 100 * (alive() is not None))
+        gpu.put(tensor)
+        del garbage
+        assert leave(state) == 17
+        state.restore()
 
 
 def test_more_host_memory_than_was_said_is_not_taken(gpu: CpuAsGpu, monkeypatch: pytest.MonkeyPatch) -> None:
