@@ -324,7 +324,7 @@ def test_groups_of_this_pytorch_are_found_and_its_store_is_asked(monkeypatch: py
 
 SERVER = """
 import sys, torch
-store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=False)
 print(store.port, flush=True)
 sys.stdin.read()
 """
@@ -340,7 +340,9 @@ def test_a_stopped_process_with_the_store_delays_no_rank(monkeypatch: pytest.Mon
         port = int(server.stdout.readline())
 
         def rank() -> tuple[Communicators, Any, Any]:
-            store = torch.distributed.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+            how = {"is_master": False, "wait_for_workers": False}
+            # Debian's PyTorch is built without libuv, which it asks for by default.
+            store = torch.distributed.TCPStore("127.0.0.1", port, **how, use_libuv=False)
             module = types.SimpleNamespace(_get_default_store=lambda: store)
             distributed = types.SimpleNamespace(distributed_c10d=module, get_world_size=lambda: 2)
             return Communicators(), distributed, store
