@@ -233,6 +233,22 @@ def _inner(tensor: Any) -> Iterator[Any]:
         yield tensor
 
 
+def _sparse_parts(tensor: Any) -> Iterator[Any]:
+    """The indices and values that a sparse tensor consists of."""
+    for name in (
+        "_indices",
+        "_values",
+        "crow_indices",
+        "ccol_indices",
+        "col_indices",
+        "row_indices",
+        "values",
+    ):
+        # Each layout has some of them, and raises for the others.
+        with contextlib.suppress(RuntimeError, NotImplementedError, AttributeError):
+            yield getattr(tensor, name)()
+
+
 def storage_of(tensor: Any) -> Any:
     """The untyped storage under a tensor, under the names it has had since PyTorch 1.10."""
     if hasattr(tensor, "untyped_storage"):
@@ -372,11 +388,15 @@ class TorchState:
         try:
             saved = by_storage.get(storage_of(value)._cdata)
         except (RuntimeError, NotImplementedError):
-            return value  # no plain storage: it was not offloaded
-        if saved is None:
-            return value
-        if value.is_quantized or value.is_nested:
-            kind = "nested" if value.is_nested else "quantized"
+            # No plain storage: it was not offloaded, unless it is made of tensors that were.
+            if not any(storage_of(part)._cdata in by_storage for part in _sparse_parts(value)):
+                return value
+            saved = None
+        else:
+            if saved is None:
+                return value
+        if saved is None or value.is_quantized or value.is_nested:
+            kind = "nested" if value.is_nested else "quantized" if value.is_quantized else value.layout
             raise TypeError(f"{kind} tensors of {value.dtype} cannot be read while they are off the GPU")
         size, count = value.element_size(), 0
         if value.numel():

@@ -121,15 +121,23 @@ def test_what_cannot_be_read_off_the_gpu_is_named(gpu: CpuAsGpu) -> None:
     tensors = [torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)]
     if hasattr(torch, "nested"):
         tensors.append(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))
-    state = TorchState(torch, gpu)
     gpu.put(*tensors)
+    values = torch.ones(2)  # what sparse tensors are made of is found where Python knows it, and moved
+    gpu.put(values)
+    tensors.append(torch.sparse_coo_tensor(torch.tensor([[0, 1], [0, 1]]), values, (2, 2)))
+    tensors.append(torch.sparse_csr_tensor(torch.tensor([0, 1, 2]), torch.tensor([0, 1]), values, (2, 2)))
+    state = TorchState(torch, gpu)
     state.add(tensors)
     leave(state)
     for tensor in tensors:
         with state.reading(), pytest.raises(TypeError, match=f"{tensor.dtype}.* cannot be read"):
             tensor.clone()
+    there = torch.eye(2).to_sparse()
+    with state.reading():
+        assert there.clone().to_dense().tolist() == torch.eye(2).tolist(), "this one was not moved"
     state.restore()
     assert tensors[0].dequantize().tolist() == [1.0, 1.0]
+    assert [tensor.to_dense().tolist() for tensor in tensors[-2:]] == [torch.eye(2).tolist()] * 2
 
 
 def test_a_saved_state_comes_back(gpu: CpuAsGpu, tmp_path: Path) -> None:
