@@ -53,7 +53,7 @@ class Problem:
 
     kind: ProblemKind
     data: Mapping[str, Any]
-    """JSON, as `solver.program.Program.data` makes it but for QUEUES and ALLOCATION."""
+    """JSON: what `solver.program.Program.arrays` makes, as lists, but for QUEUES and ALLOCATION."""
     deadline_seconds: float = 30.0
     """What solving may take; then it counts as failed."""
     subject: Any = None

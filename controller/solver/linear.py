@@ -13,8 +13,9 @@ from controller.solver.problem_data import Found, matrix_of
 
 
 def solve_linear(data: Mapping[str, Any]) -> Found:
-    """Interior point without crossover, so that the optimum is none of the corners."""
-    return _solve(data, ("solver", "ipm"), ("run_crossover", "off"))
+    """Interior point without crossover, so that the optimum is none of the corners. Presolve finds corners
+    itself, and without crossover HiGHS cannot always go back from what it made of the problem."""
+    return _solve(data, ("solver", "ipm"), ("run_crossover", "off"), ("presolve", "off"))
 
 
 def solve_vertex(data: Mapping[str, Any]) -> Found:

@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike
 
 from controller.model.solving import Cone
 
-Terms: TypeAlias = Iterable[tuple[int, float]]
-"""A linear expression: (variable, coefficient) pairs."""
 Part: TypeAlias = tuple[ArrayLike, ArrayLike, ArrayLike]
 """Rows within a block, variables and coefficients, of one length; a number stands for as many."""
 
@@ -61,24 +59,6 @@ class Program:
         else:
             self._cones += new
 
-    def at_most(self, terms: Terms, limit: float) -> None:
-        """The expression is at most `limit`."""
-        self.cone(Cone.NONNEGATIVE, [(terms, limit)])
-
-    def equal(self, terms: Terms, limit: float) -> None:
-        """The expression is `limit`."""
-        self.cone(Cone.ZERO, [(terms, limit)])
-
-    def cone(self, cone: Cone, rows: Iterable[tuple[Terms, float]]) -> None:
-        """`block`, row by row."""
-        listed = [(list(terms), limit) for terms, limit in rows]
-        parts = [
-            (row, [variable for variable, _ in terms], [coefficient for _, coefficient in terms])
-            for row, (terms, _) in enumerate(listed)
-            if terms
-        ]
-        self.block(cone, [limit for _, limit in listed], *parts)
-
     def arrays(self) -> Mapping[str, Any]:
         """What was built: `cost` by variable; `rows`, `columns` and `values` of the coefficients; `limits` by
         row; `cones` as [name, number of rows], in the order of the rows."""
@@ -90,12 +70,6 @@ class Program:
             "values": _joined(values, float),
             "limits": _joined(self._limits, float),
             "cones": [list(cone) for cone in self._cones],
-        }
-
-    def data(self) -> Mapping[str, Any]:
-        """The same as JSON."""
-        return {
-            name: list(each) if name == "cones" else each.tolist() for name, each in self.arrays().items()
         }
 
 

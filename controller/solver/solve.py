@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import marshal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from controller.model.solving import ProblemKind, SolutionStatus
@@ -24,11 +24,21 @@ NO_OTHERS: Mapping[ProblemKind, Solve] = {}
 def find(
     kind: ProblemKind, data: Mapping[str, Any], others: Mapping[ProblemKind, Solve] = NO_OTHERS
 ) -> Found:
-    """The solution of one problem; whatever goes wrong is told in it.
+    """The solution of one problem; whatever goes wrong is told in it. Where its solver finds no optimum, and
+    does not say that there is no solution, the other solvers are asked, and the best answer counts.
 
     Args:
         others: for kinds of problems that are not the solvers' own.
     """
+    best = _found(kind, data, others)
+    for instead in _INSTEAD.get(kind, ()):
+        if best[0] not in _DOUBTFUL:
+            break
+        best = min(best, _found(instead, data, others), key=lambda found: _RANKS[found[0]])
+    return best
+
+
+def _found(kind: ProblemKind, data: Mapping[str, Any], others: Mapping[ProblemKind, Solve]) -> Found:
     try:
         return {**_SOLVERS, **others}[kind](data)
     except ImportError as missing:
@@ -53,3 +63,10 @@ _SOLVERS: Mapping[ProblemKind, Solve] = {
     ProblemKind.ECOS: solve_ecos,
     ProblemKind.QUEUES: solve_queues,
 }
+_INSTEAD: Mapping[ProblemKind, Sequence[ProblemKind]] = {
+    ProblemKind.LINEAR: (ProblemKind.CONIC, ProblemKind.VERTEX),
+    ProblemKind.CONIC: (ProblemKind.LINEAR, ProblemKind.VERTEX),
+}
+"""Who else takes a problem; one with cones that a solver does not take has failed there."""
+_DOUBTFUL = (SolutionStatus.INACCURATE, SolutionStatus.UNBOUNDED, SolutionStatus.UNSOLVED)
+_RANKS = {status: rank for rank, status in enumerate(SolutionStatus)}

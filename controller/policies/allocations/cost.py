@@ -10,7 +10,7 @@ import numpy as np
 from controller.model.solving import Cone, SolutionStatus
 from controller.policies.allocations.allocation import Allocated, AllocationError, Given, Solve
 from controller.policies.allocations.check import GOOD
-from controller.policies.allocations.checked import fractions, solved, valid
+from controller.policies.allocations.checked import fractions, raised, solved, valid
 from controller.policies.allocations.layout import Array, Layout
 from controller.policies.allocations.settings import GavelCostSettings
 from controller.policies.allocations.solving import asked, none_can_run, seen
@@ -98,13 +98,16 @@ class _Priced:
             needs, status = self._relaxed(needs)
             found = self._best_ratio(needs)
         values = solved(found, self._layout.size + 1)
-        x = valid(self._layout, values[:-1] / max(values[-1], 1e-12))
+        x = self._in_time(valid(self._layout, values[:-1] / max(values[-1], 1e-12)), needs)
         kept = x > 0  # the central optimum has what any optimum has
         layout, loss = self._layout.only(kept), self._loss(self._ratio(x))[kept]
         found = self._most(layout, self._gains[kept], needs, loss)
         if found[0] in GOOD:
             x[kept] = valid(layout, solved(found, layout.size))
-        return self._allocated(x, status)
+        return self._allocated(self._in_time(x, needs), status)
+
+    def _in_time(self, x: Array, needs: Array) -> Array:
+        return raised(self._layout, x, self._layout.rate, needs)
 
     def _allocated(self, x: Array, status: str) -> Allocated:
         return Allocated(fractions=fractions(self._layout, x), objective=self._ratio(x), status=status)
@@ -136,7 +139,7 @@ class _Priced:
         scale = program.variables(1).start
         layout.add_validity(program, 0, scale)
         # The largest X of the best ratio uses all the time of one job or all GPUs of one type.
-        program.at_most([(scale, 1.0)], dear / self._cheapest)
+        program.block(Cone.NONNEGATIVE, dear / self._cheapest, (0, scale, 1.0))
         some = needs > 0
         rows = layout.terms(0, (-layout.rate / layout.fastest[layout.job]), some)
         needed = (np.arange(some.sum()), scale, (needs / layout.fastest)[some])

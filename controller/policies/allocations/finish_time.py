@@ -4,19 +4,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import numpy as np
 
 from controller.model import JobId
-from controller.model.solving import Cone
-from controller.policies.allocations.allocation import Allocated, Given, Solve
+from controller.model.solving import Cone, SolutionStatus
+from controller.policies.allocations.allocation import Allocated, AllocationError, Given, Solve
 from controller.policies.allocations.check import GOOD
-from controller.policies.allocations.checked import fractions, solved, valid
+from controller.policies.allocations.checked import fractions, raised, solved, valid
 from controller.policies.allocations.layout import Array, Layout, single
 from controller.policies.allocations.settings import GavelFtfSettings
 from controller.policies.allocations.shares import fixed, isolated, isolated_rates, isolated_throughputs
 from controller.policies.allocations.solving import asked, none_can_run, seen
+from controller.policies.allocations.together import together
 from controller.solver.program import Program
+
+LEAST_PART = 1e-3
+"""Of the least ratio: speeds of jobs that are closer to their end are not scaled further."""
+CLOSE = 1e-7
+"""The least ratio is found within this part of it."""
+MOST_STEPS = 60
+"""Of the search for it; it takes about six."""
 
 
 class FinishTime:
@@ -34,24 +43,26 @@ class FinishTime:
         layout = self._layout(given)
         if not layout.jobs:
             return none_can_run(given)
-        speeds = self._speeds(layout)
-        done, part = self._ratios(layout)
-        if not part.any():
+        ratios = self._ratios(layout)
+        if not ratios.part.any():
             return fixed(layout, isolated(layout), "no job has steps left")
         jobs, program = np.arange(len(layout.jobs)), Program()
+        # Numbers of an exact problem are of similar size: relative to the least ratio and the best speeds.
+        about, unit = ratios.scale() if self._exact else (1.0, np.ones(len(jobs)))
         if not self._exact and len(jobs) == 1:
             # Gavel's code has no variable for the largest ratio where there is one job.
-            inverse = program.variables(1, part).start
+            inverse = program.variables(1, ratios.part).start
             first = program.variables(layout.size).start
         else:
             largest = program.variables(1, 1.0).start
             first = program.variables(layout.size).start
             inverse = program.variables(len(jobs)).start
-            ratio = (jobs, largest, -1.0), (jobs, inverse + jobs, part)
-            program.block(Cone.NONNEGATIVE, -done, *ratio)
+            ratio = (jobs, largest, -1.0), (jobs, inverse + jobs, ratios.part / about / unit)
+            program.block(Cone.NONNEGATIVE, -ratios.done / about, *ratio)
         layout.add_validity(program, first)
-        # inverse * speed >= 1
-        of_job, variables, coefficients = 3 * layout.job, first + layout.column, -speeds
+        # inverse * speed / unit >= 1
+        of_job, variables = 3 * layout.job, first + layout.column
+        coefficients = -ratios.speeds / unit[layout.job]
         program.block(
             Cone.SECOND_ORDER,
             np.tile([0.0, 0.0, 2.0], len(jobs)),
@@ -62,14 +73,49 @@ class FinishTime:
             rows_each=3,
         )
         found = asked(solve, self._settings, program)
-        if not self._exact and found[0] not in GOOD:
+        if found[0] not in GOOD and not self._exact:
             return fixed(layout, isolated(layout), "isolated")
-        x = valid(layout, solved(found, program.size)[first : first + layout.size])
-        speed, some = layout.by_job(x, speeds), part > 0
-        with np.errstate(divide="ignore"):
-            worst = float((done + np.divide(part, speed, out=np.zeros_like(part), where=some)).max())
-        objective = min(worst, 1e300)
-        return Allocated(fractions=fractions(layout, x), objective=objective, status=found[0].value)
+        status, x = found[0].value, None
+        if found[0] is SolutionStatus.OPTIMAL or not self._exact:
+            values = solved(found, program.size)
+            x = self._taken(ratios, values[0] * about, values[first : first + layout.size])
+        if x is None:
+            x, status = self._searched(ratios, solve)
+        objective = min(ratios.worst(x), 1e300)
+        return Allocated(fractions=fractions(layout, x), objective=objective, status=status)
+
+    def _taken(self, ratios: _Ratios, largest: float, answer: Array) -> Array | None:
+        """The X of an answer. None where an exact one is not as good as it says."""
+        if not self._exact:
+            return valid(ratios.layout, answer)
+        with suppress(AllocationError):
+            x = raised(ratios.layout, valid(ratios.layout, answer), ratios.speeds, ratios.needs(largest))
+            return x if ratios.worst(x) <= largest * (1 + CLOSE) else None
+        return None
+
+    def _searched(self, ratios: _Ratios, solve: Solve) -> tuple[Array, str]:
+        """The X of the least ratio, and its status, by linear problems: how many times what they need for a
+        ratio can all jobs have? Solvers answer that also where some numbers are much larger than others."""
+
+        def at(ratio: float) -> tuple[Array, float, str]:
+            return together(ratios.layout, ratios.speeds, ratios.needs(ratio), solve, self._settings)
+
+        low = ratios.least
+        x, below, status = at(low)
+        high = ratios.worst(x)
+        x, above, status = at(high)
+        for _ in range(MOST_STEPS):
+            if high - low <= CLOSE * high:
+                break
+            part = (1 - below) / (above - below) if below < 1 < above else 0.5
+            ratio = low + part * (high - low)
+            found = at(ratio)
+            # The end that stays moves closer: else it would stay for ever.
+            if found[1] >= 1:
+                (x, above, status), high, below = found, ratio, (1 + below) / 2
+            else:
+                low, below, above = ratio, found[1], (1 + above) / 2
+        return x, status
 
     def isolated_rates(self, given: Given) -> Mapping[JobId, float]:
         """Steps per second of each job on its own part of the cluster, as this allocation sees them; 0 for
@@ -85,29 +131,44 @@ class FinishTime:
             agnostic_type=self._settings.agnostic_type,
         )
 
-    def _units(self, layout: Layout) -> Array:
-        """An exact problem has speeds relative to the fastest type, so that numbers are of similar size."""
-        return layout.fastest if self._exact else np.ones(len(layout.jobs))
-
-    def _speeds(self, layout: Layout) -> Array:
-        """By term."""
-        speeds: Array = layout.rate / self._units(layout)[layout.job]
+    def _ratios(self, layout: Layout) -> _Ratios:
+        speeds, rate = layout.rate, isolated_throughputs(layout)
         if self._settings.space_sharing and not self._exact:
             # Gavel's code rounds them, and counts the weights twice.
             speeds = single(single(layout.rate) / layout.of_jobs("weight")[layout.job])
-        return speeds
-
-    def _ratios(self, layout: Layout) -> tuple[Array, Array]:
-        """A job's ratio is the first number plus the second divided by its speed."""
-        rate, unit, so_far = (
-            isolated_throughputs(layout),
-            self._units(layout),
-            layout.of_jobs("seconds_so_far"),
-        )
-        left, steps_done = layout.of_jobs("steps_left"), layout.of_jobs("steps_done")
-        known = layout.of_jobs("isolated_seconds")
+        so_far, left = layout.of_jobs("seconds_so_far"), layout.of_jobs("steps_left")
+        known, steps_done = layout.of_jobs("isolated_seconds"), layout.of_jobs("steps_done")
         alone = np.where(np.isnan(steps_done), so_far, steps_done / rate)
         alone = np.where(np.isnan(known), alone, known) + left / rate
         scale = np.divide(1.0, alone, out=np.zeros_like(alone), where=alone > 0)
         endless = np.isnan(left)
-        return np.where(endless, 0.0, so_far * scale), np.where(endless, rate / unit, left / unit * scale)
+        done, part = np.where(endless, 0.0, so_far * scale), np.where(endless, rate, left * scale)
+        return _Ratios(layout, speeds, done, part)
+
+
+class _Ratios:
+    """A job's ratio is `done`, and `part` divided by its speed. `speeds`: by term."""
+
+    def __init__(self, layout: Layout, speeds: Array, done: Array, part: Array) -> None:
+        self.layout, self.speeds, self.done, self.part = layout, speeds, done, part
+        self._shortest = part / layout.most(speeds)
+        """`part` divided by the highest speed."""
+        self.least = float((done + self._shortest).max())
+        """No X has less."""
+
+    def scale(self) -> tuple[float, Array]:
+        """What the ratios are about, and the speed of each job."""
+        best = self.layout.most(self.speeds)
+        return self.least, best * np.maximum(self._shortest / self.least, LEAST_PART)
+
+    def worst(self, x: Array) -> float:
+        """The largest ratio with this X."""
+        speed = self.layout.by_job(x, self.speeds)
+        with np.errstate(divide="ignore"):
+            rest = np.divide(self.part, speed, out=np.zeros_like(speed), where=self.part > 0)
+        return float((self.done + rest).max())
+
+    def needs(self, ratio: float) -> Array:
+        """The speed that each job needs for this ratio; never more than its highest."""
+        rest = np.maximum(ratio - self.done, self._shortest)
+        return np.divide(self.part, rest, out=np.zeros_like(rest), where=self.part > 0)

@@ -115,6 +115,10 @@ class Layout:
             self.job, (self.rate if by_term is None else by_term) * x[self.column], len(self.jobs)
         )
 
+    def most(self, by_term: Array) -> Array:
+        """The largest of each job."""
+        return np.maximum.reduceat(by_term, np.flatnonzero(np.diff(self.job, prepend=-1)))
+
     @cached_property
     def gpus(self) -> Array:
         """By column: the GPUs that it takes of its type."""
@@ -172,7 +176,9 @@ class Layout:
         are, no job more than all the time. `scale`: a variable that multiplies all limits."""
         columns = np.arange(self.size)
         of_jobs = self.size + len(self.limits)
-        limits = np.concatenate([np.zeros(self.size), self.limits, np.ones(len(self.jobs))])
+        # More than all jobs can use is no limit, and solvers take their tolerances from the largest number.
+        gpus = np.minimum(self.limits, self.of_jobs("gpus").sum()) if self.exact else self.limits
+        limits = np.concatenate([np.zeros(self.size), gpus, np.ones(len(self.jobs))])
         parts: list[Part] = [
             (columns, first + columns, -1.0),
             (self.size + self.base_of, first + columns, self.gpus),

@@ -12,14 +12,13 @@ from controller.policies.allocations.layout import Array, Layout, single
 from controller.policies.allocations.settings import GavelMakespanSettings
 from controller.policies.allocations.shares import fixed, isolated
 from controller.policies.allocations.solving import asked, none_can_run, seconds_left, seen
+from controller.policies.allocations.together import together
 from controller.solver.program import Program
 
 LOW_SECONDS, HIGH_SECONDS = 100.0, 1e6
 """Where the bisection of Gavel's code begins."""
 MOST_SECONDS = 1e12
 """Where it is given up."""
-LEAST_PART = 1e-4
-"""Of the makespan: rows of shorter jobs are not scaled further."""
 
 
 class Makespan:
@@ -47,16 +46,8 @@ class Makespan:
             return self._allocated(
                 layout, left, valid(layout, self._bisected(layout, left, solve)), "within 5 %"
             )
-        about = max(left.max(), (left * layout.of_jobs("gpus")).sum() / layout.limits.sum())
-        program = Program()
-        speed = program.variables(1, 1.0)[0]  # the negative of `about` divided by the makespan
-        first = program.variables(layout.size).start
-        _add_in_time(program, layout, left / about, speed, first)
-        layout.add_validity(program, first)
-        found = asked(solve, self._settings, program)
-        return self._allocated(
-            layout, left, valid(layout, solved(found, program.size)[first:]), found[0].value
-        )
+        x, _, status = together(layout, layout.rate, left * layout.fastest, solve, self._settings)
+        return self._allocated(layout, left, x, status)
 
     def _allocated(self, layout: Layout, left: Array, x: Array, status: str) -> Allocated:
         """The objective is the makespan, in seconds."""
@@ -94,12 +85,3 @@ class Makespan:
         rates = single(layout.rate) if self._settings.space_sharing else layout.rate
         program.block(Cone.NONNEGATIVE, -steps / seconds, layout.terms(0, -rates))
         return program
-
-
-def _add_in_time(program: Program, layout: Layout, parts: Array, speed: int, first: int) -> None:
-    """A row for each job: its speed is as large as the part that it is of the makespan. Divided by that part,
-    so that a solver's tolerance is one of the makespan, but for the shortest jobs."""
-    unit, some = np.maximum(parts, LEAST_PART), parts > 0
-    rows = layout.terms(first, -layout.rate / (unit * layout.fastest)[layout.job], some)
-    needed = (np.arange(some.sum()), speed, -(parts / unit)[some])
-    program.block(Cone.NONNEGATIVE, np.zeros(some.sum()), needed, rows)

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from controller.model.solving import Cone
 from controller.policies.allocations.allocation import Allocated, Given, Solve
-from controller.policies.allocations.checked import fractions, solved, valid
+from controller.policies.allocations.checked import fractions
 from controller.policies.allocations.layout import Array, Layout, single
 from controller.policies.allocations.settings import GavelLasSettings
 from controller.policies.allocations.shares import equal_throughputs
-from controller.policies.allocations.solving import asked, none_can_run, seen
-from controller.solver.program import Program
+from controller.policies.allocations.solving import none_can_run, seen
+from controller.policies.allocations.together import together
 
 
 class MaxMin:
@@ -27,17 +26,10 @@ class MaxMin:
         layout = seen(given, self._settings, ones=True, exact=self._exact, pairs=self._settings.space_sharing)
         if not layout.jobs:
             return none_can_run(given)
-        shares, jobs = self._shares(layout), len(layout.jobs)
-        program = Program()
-        least = program.variables(1, 1.0)[0]  # the negative of the least share
-        first = program.variables(layout.size).start
-        of_least = (np.arange(jobs), least, -1.0)
-        program.block(Cone.NONNEGATIVE, np.zeros(jobs), of_least, layout.terms(first, -shares))
-        layout.add_validity(program, first)
-        found = asked(solve, self._settings, program)
-        x = valid(layout, solved(found, program.size)[first:])
+        shares = self._shares(layout)
+        x, _, status = together(layout, shares, np.ones(len(layout.jobs)), solve, self._settings)
         objective = float(layout.by_job(x, shares).min())
-        return Allocated(fractions=fractions(layout, x), objective=objective, status=found[0].value)
+        return Allocated(fractions=fractions(layout, x), objective=objective, status=status)
 
     def _shares(self, layout: Layout) -> Array:
         """Each job's share per unit of its columns, by term. The order of the products is that of Gavel's

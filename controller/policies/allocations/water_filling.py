@@ -7,7 +7,6 @@ import numpy as np
 
 from controller.model.solving import Cone, ProblemKind
 from controller.policies.allocations.allocation import Allocated, Entity, Given, Solve
-from controller.policies.allocations.check import GOOD
 from controller.policies.allocations.checked import fit, fractions, solved, valid
 from controller.policies.allocations.layout import Array, Layout
 from controller.policies.allocations.settings import GavelHierarchicalSettings
@@ -69,7 +68,7 @@ class _Filling:
         first = program.variables(layout.size).start
         rises = weights / layout.of_jobs("gpus")
         self._add_levels(program, first, np.arange(len(weights)), together, rises)
-        values, _ = self._found(program, corner=False)
+        values = self._found(program, corner=False)
         x = valid(layout, values[first:])
         # Never above what a valid X has: then the next problem has a solution.
         before, reached = self._levels, self.reached(fit(layout, x))
@@ -80,8 +79,8 @@ class _Filling:
         """Which of these jobs can rise no further, if no level falls."""
         undecided, corner, tried = np.flatnonzero(rising), False, False
         while True:
-            by, cornered = self._further(undecided, corner)
-            still, tried = undecided[by <= (self._levels[undecided] + 1) * RISES], tried or cornered
+            by = self._further(undecided, corner)
+            still, tried = undecided[by <= (self._levels[undecided] + 1) * RISES], tried or corner
             if 0 < len(still) < len(undecided):
                 undecided, corner = still, False
             elif not len(still) and not tried:
@@ -93,7 +92,7 @@ class _Filling:
         found[still] = True
         return found
 
-    def _further(self, undecided: Array, corner: bool) -> tuple[Array, bool]:
+    def _further(self, undecided: Array, corner: bool) -> Array:
         """By how much each of these jobs can rise, where the sum is largest."""
         program = Program()
         program.variables(self._layout.size)
@@ -101,8 +100,7 @@ class _Filling:
         none_below = (np.arange(len(undecided)), np.array(further), -1.0)
         program.block(Cone.NONNEGATIVE, np.zeros(len(undecided)), none_below)
         self._add_levels(program, 0, undecided, np.array(further), 1.0)
-        values, cornered = self._found(program, corner)
-        return values[further.start :], cornered
+        return self._found(program, corner)[further.start :]
 
     def _add_levels(
         self, program: Program, first: int, jobs: Array, variables: Array | int, rises: Array | float
@@ -112,17 +110,11 @@ class _Filling:
         program.block(Cone.NONNEGATIVE, -self._levels, reached, (jobs, variables, rises))
         self._layout.add_validity(program, first)
 
-    def _found(self, program: Program, corner: bool) -> tuple[Array, bool]:
-        """The answer, and whether it is by the simplex method.
-
-        Args:
-            corner: it is to be. Else only where another solver failed: near the end levels have no room left.
-        """
-        if not corner:
-            found = asked(self._solve, self._settings, program)
-            if found[0] in GOOD:
-                return solved(found, program.size), False
-        return solved(self._solve(ProblemKind.VERTEX, program.arrays()), program.size), True
+    def _found(self, program: Program, corner: bool) -> Array:
+        """The answer. `corner`: by the simplex method."""
+        if corner:
+            return solved(self._solve(ProblemKind.VERTEX, program.arrays()), program.size)
+        return solved(asked(self._solve, self._settings, program), program.size)
 
 
 def _weights(layout: Layout, frozen: Array) -> Array:

@@ -35,9 +35,9 @@ from controller.simulation.virtual_time import run_virtual
 from controller.slurm.port import JobState
 from controller.slurm.simulated import SlurmCosts
 from controller.solver import ImmediateSolver, SolverPort, WorkerSolver
-from controller.solver.program import Program
 from controller.solver.worker_solver import COMMAND
 from tests.unit.loop.world import World
+from tests.unit.solver.rows import Rows
 from tests.unit.solver.test_worker import until
 
 NAME = "heaviest"
@@ -65,7 +65,7 @@ class Heaviest:
 
     @staticmethod
     def state(snapshot: Snapshot) -> Problem:
-        program, jobs = Program(), sorted(snapshot.jobs)
+        program, jobs = Rows(), sorted(snapshot.jobs)
         shares = [program.variables(1, cost=-snapshot.jobs[i].request.weight)[0] for i in jobs]
         for job_id, share in zip(jobs, shares, strict=True):
             program.at_most([(share, -1.0)], 0.0)
@@ -223,7 +223,7 @@ def test_a_problem_without_a_solution_is_an_answer_too(tmp_path: Path) -> None:
     class Greedy(Heaviest):
         @staticmethod
         def state(_snapshot: Snapshot) -> Problem:
-            program = Program()
+            program = Rows()
             (x,) = program.variables(1, cost=1.0)
             program.at_most([(x, 1.0)], 0.0)
             program.at_most([(x, -1.0)], -1.0)

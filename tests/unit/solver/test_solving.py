@@ -16,8 +16,8 @@ from controller.model import Cone, Problem, ProblemKind, Solution, SolutionStatu
 from controller.solver import ImmediateSolver
 from controller.solver.frames import Nonsense, decode
 from controller.solver.problem_data import matrix_of
-from controller.solver.program import Program
 from tests.unit.draws import draws
+from tests.unit.solver.rows import Rows
 
 BOTH = [kind for kind in ProblemKind if kind not in (ProblemKind.QUEUES, ProblemKind.ALLOCATION)]
 
@@ -28,9 +28,9 @@ def solved(problem: Problem) -> Solution:
     return solver.take()["x"]
 
 
-def max_min(rates: list[list[float]], gpus: list[float]) -> Program:
+def max_min(rates: list[list[float]], gpus: list[float]) -> Rows:
     """Variables: the least rate, then the fraction of time of each job on each GPU type, job by job."""
-    program = Program()
+    program = Rows()
     (least,) = program.variables(1, cost=-1.0)
     fractions = [program.variables(len(gpus)) for _ in rates]
     for of_job, rate in zip(fractions, rates, strict=True):
@@ -57,7 +57,7 @@ def test_max_min_fairness_of_the_gavel_paper(kind: ProblemKind) -> None:
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_what_has_no_solution_says_so(kind: ProblemKind) -> None:
-    program = Program()
+    program = Rows()
     (x,) = program.variables(1, cost=1.0)
     program.at_most([(x, 1.0)], 1.0)
     assert solved(Problem(kind, program.data())).status is SolutionStatus.UNBOUNDED
@@ -69,7 +69,7 @@ def test_what_has_no_solution_says_so(kind: ProblemKind) -> None:
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_equal_is_equal(kind: ProblemKind) -> None:
-    program = Program()
+    program = Rows()
     x, y = program.variables(2, cost=1.0)
     program.equal([(x, 1.0), (y, 2.0)], 4.0)
     program.at_most([(x, -1.0)], -1.0)
@@ -87,7 +87,7 @@ def test_queues_have_the_least_sum() -> None:
 
 def test_a_second_order_cone() -> None:
     """The point of a disc of radius 2 that is farthest along (-1, -1)."""
-    program = Program()
+    program = Rows()
     x, y = program.variables(2, cost=1.0)
     program.cone(Cone.SECOND_ORDER, [([], 2.0), ([(x, 1.0)], 0.0), ([(y, 1.0)], 0.0)])
     found = solved(Problem(ProblemKind.CONIC, program.data()))
@@ -96,7 +96,7 @@ def test_a_second_order_cone() -> None:
 
 def test_an_exponential_cone() -> None:
     """The largest logarithm: x <= log 5."""
-    program = Program()
+    program = Rows()
     (x,) = program.variables(1, cost=-1.0)
     program.cone(Cone.EXPONENTIAL, [([(x, -1.0)], 0.0), ([], 1.0), ([], 5.0)])
     assert solved(Problem(ProblemKind.CONIC, program.data())).values == pytest.approx(
@@ -118,7 +118,7 @@ def test_an_exponential_cone() -> None:
 def test_a_problem_that_is_stated_wrongly_fails_alone(
     kind: ProblemKind, change: dict[str, Any], said: str
 ) -> None:
-    program = Program()
+    program = Rows()
     (x,) = program.variables(1, cost=-1.0)
     program.at_most([(x, 1.0)], 1.0)
     assert solved(Problem(kind, program.data())).values == pytest.approx((1.0,), abs=1e-6)
@@ -130,7 +130,7 @@ def test_a_problem_that_is_stated_wrongly_fails_alone(
 @pytest.mark.parametrize("flag", [-1, -2, -3, -7])
 def test_ecos_that_gives_up_is_not_one_that_is_missing(flag: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """-1: too many iterations. -2, -3: numbers that it cannot go on with."""
-    program = Program()
+    program = Rows()
     program.at_most([(program.variables(1, cost=-1.0)[0], 1.0)], 1.0)
     problem = Problem(ProblemKind.ECOS, program.data())
     ecos = SimpleNamespace(solve=lambda *_args, **_options: {"info": {"exitFlag": flag}})
@@ -162,7 +162,7 @@ def test_both_solvers_find_the_same_optimum(rates: list[list[float]], gpus: list
 
 
 def test_rows_that_follow_each_other_make_one_block() -> None:
-    program = Program()
+    program = Rows()
     x, y = program.variables(2)
     program.at_most([(x, 1.0)], 1.0)
     program.at_most([(y, 1.0)], 2.0)
@@ -177,7 +177,7 @@ def test_rows_that_follow_each_other_make_one_block() -> None:
 
 def test_blocks_are_rows_in_whole_arrays() -> None:
     """Numbers stand for as many as are needed; parts of one block are added."""
-    blocks, rows = Program(), Program()
+    blocks, rows = Rows(), Rows()
     blocks.variables(2, [1.0, 2.0])
     blocks.block(Cone.NONNEGATIVE, [3.0, 4.0], ([0, 1], [0, 1], -1.0), (1, 0, 5.0))
     blocks.block(Cone.NONNEGATIVE, 0.0, (0, [0, 1], 1.0))

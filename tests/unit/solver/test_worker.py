@@ -17,7 +17,7 @@ import pytest
 from controller.model import Problem, ProblemKind, Solution, SolutionStatus
 from controller.solver import WorkerSolver
 from controller.solver import worker_solver as worker_module
-from controller.solver.program import Program
+from tests.unit.solver.rows import Rows
 from tests.unit.solver.test_solving import max_min
 
 FAKE = """
@@ -225,10 +225,10 @@ def test_a_program_is_built_from_numbers_of_any_kind() -> None:
     """numpy's among them: the worker could not read them."""
     import numpy as np
 
-    program = Program()
+    program = Rows()
     (x,) = program.variables(np.int64(1), cost=np.float64(1))
     program.at_most([(np.int64(x), np.float64(-1))], np.float64(-3))
-    plain = Program()
+    plain = Rows()
     plain.variables(1, cost=1.0)
     plain.at_most([(0, -1.0)], -3.0)
     kind = ProblemKind.LINEAR
