@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from controller.model.solving import Cone, SolutionStatus
-from controller.solver.problem_data import Found, matrix_of
+from controller.solver.problem_data import Found, answered, matrix_of
 
 
 def solve_conic(data: Mapping[str, Any]) -> Found:
@@ -46,6 +46,4 @@ def solve_conic(data: Mapping[str, Any]) -> Found:
     status = next(
         (ours for theirs, ours in statuses.items() if theirs == found.status), SolutionStatus.UNSOLVED
     )
-    if status in (SolutionStatus.OPTIMAL, SolutionStatus.INACCURATE):
-        return status, list(map(float, found.x)), ""
-    return status, [], f"Clarabel: {found.status}" if status is SolutionStatus.UNSOLVED else ""
+    return answered(status, found.x, f"Clarabel: {found.status}")

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from controller.model.solving import Cone, SolutionStatus
-from controller.solver.problem_data import Found, matrix_of
+from controller.solver.problem_data import Found, answered, matrix_of
 
 
 def solve_ecos(data: Mapping[str, Any]) -> Found:
@@ -41,9 +41,7 @@ def solve_ecos(data: Mapping[str, Any]) -> Found:
     )
     code = found["info"]["exitFlag"]
     status = _STATUSES.get(code, SolutionStatus.UNSOLVED)
-    if status in (SolutionStatus.OPTIMAL, SolutionStatus.INACCURATE):
-        return status, list(map(float, found["x"])), ""
-    return status, [], f"ECOS: exit flag {code}" if status is SolutionStatus.UNSOLVED else ""
+    return answered(status, found.get("x", ()), f"ECOS: exit flag {code}")
 
 
 _STATUSES = {

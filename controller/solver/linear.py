@@ -9,21 +9,23 @@ from typing import Any
 import numpy as np
 
 from controller.model.solving import Cone, SolutionStatus
-from controller.solver.problem_data import Found, matrix_of
+from controller.solver.problem_data import Found, answered, matrix_of
+
+_TOLERANCES = ("primal_feasibility_tolerance", "dual_feasibility_tolerance", "ipm_optimality_tolerance")
 
 
 def solve_linear(data: Mapping[str, Any]) -> Found:
     """Interior point without crossover, so that the optimum is none of the corners. Presolve finds corners
     itself, and without crossover HiGHS cannot always go back from what it made of the problem."""
-    return _solve(data, ("solver", "ipm"), ("run_crossover", "off"), ("presolve", "off"))
+    return _solve(data, solver="ipm", run_crossover="off", presolve="off", **dict.fromkeys(_TOLERANCES, 1e-9))
 
 
 def solve_vertex(data: Mapping[str, Any]) -> Found:
     """Simplex, so that the optimum is a corner."""
-    return _solve(data, ("solver", "simplex"))
+    return _solve(data, solver="simplex")
 
 
-def _solve(data: Mapping[str, Any], *options: tuple[str, str]) -> Found:
+def _solve(data: Mapping[str, Any], **options: Any) -> Found:
     import highspy
 
     matrix = matrix_of(data)
@@ -46,7 +48,7 @@ def _solve(data: Mapping[str, Any], *options: tuple[str, str]) -> Found:
     model.a_matrix_.start_, model.a_matrix_.index_ = matrix.indptr, matrix.indices
     model.a_matrix_.value_ = matrix.data
     highs = highspy.Highs()
-    for option, choice in (("output_flag", False), *options):
+    for option, choice in {"output_flag": False, **options}.items():
         highs.setOptionValue(option, choice)
     highs.passModel(model)
     highs.run()
@@ -57,10 +59,4 @@ def _solve(data: Mapping[str, Any], *options: tuple[str, str]) -> Found:
         highspy.HighsModelStatus.kUnbounded: SolutionStatus.UNBOUNDED,
     }
     status = statuses.get(found, SolutionStatus.UNSOLVED)
-    if status is SolutionStatus.OPTIMAL:
-        return status, list(map(float, highs.getSolution().col_value)), ""
-    return (
-        status,
-        [],
-        f"HiGHS: {highs.modelStatusToString(found)}" if status is SolutionStatus.UNSOLVED else "",
-    )
+    return answered(status, highs.getSolution().col_value, f"HiGHS: {highs.modelStatusToString(found)}")

@@ -34,7 +34,8 @@ class Allox:
         self._settings = settings
 
     def allocate(self, given: Given, solve: Solve) -> Allocated:
-        layout = self._layout(given)
+        check_sizes(given)
+        layout = seen(given, self._settings, agnostic_type=self._settings.agnostic_type)
         if not layout.jobs:
             return none_can_run(given)
         running, slots = self._stated(layout)
@@ -70,10 +71,6 @@ class Allox:
                 begun = max(begun, len(at))
         return self._allocated(layout, rows, objective)
 
-    def _layout(self, given: Given) -> Layout:
-        check_sizes(given)
-        return seen(given, self._settings, agnostic_type=self._settings.agnostic_type)
-
     def _stated(self, layout: Layout) -> tuple[dict[int, str], list[Slot]]:
         """Jobs that run and where, and the places for those that wait."""
         running, free = {}, Free(layout)
@@ -94,14 +91,10 @@ class Allox:
             (job, name, k)
             for job in waiting
             for name in free.types(job)
-            for k in range(1, 1 + self._longest(layout, len(waiting), left[self._base(layout, name)]))
+            # A corner has no longer queue than with equal ones: the last place of another GPU is better.
+            for k in range(1, 1 + math.ceil(len(waiting) / left[self._base(layout, name)]))
         ]
         return running, slots
-
-    def _longest(self, layout: Layout, waiting: int, free: int) -> int:
-        """How long a queue of this type can be: where all its GPUs have equal queues. A corner never has
-        longer ones, since the last place of another GPU is better."""
-        return math.ceil(waiting / free)
 
     def _free(self, layout: Layout, running: dict[int, str]) -> dict[str, int]:
         free = {name: layout.workers(name) for name in layout.physical}

@@ -25,7 +25,8 @@ class AlloxReference:
         self._settings = settings
 
     def allocate(self, given: Given, solve: Solve) -> Allocated:
-        layout = self._layout(given)
+        check_sizes(given)
+        layout = seen(given, self._settings, exact=False)
         if not layout.jobs:
             return none_can_run(given)
         kept, waiting, machines = self._stated(layout)
@@ -49,10 +50,6 @@ class AlloxReference:
             queues.setdefault(machine, []).append((from_end, job))
         first = {layout.keys[max(queue)[1]]: machines[machine] for machine, queue in queues.items()}
         return self._allocated(given, {**kept, **first})
-
-    def _layout(self, given: Given) -> Layout:
-        check_sizes(given)
-        return seen(given, self._settings, exact=False)
 
     def _stated(self, layout: Layout) -> tuple[dict[Jobs, str], list[int], list[str]]:
         """Jobs that keep their GPUs; those that are assigned, the oldest first; GPUs that are left."""

@@ -54,12 +54,7 @@ def fit(layout: Layout, x: Array) -> Array:
 def raised(layout: Layout, x: Array, gains: Array, needs: Array) -> Array:
     """X in which no job has less than it needs: what is missing is added where the job gains most. For a job
     that needs next to nothing all of it can be missing, by a solver's tolerance and by LEAST. Raises
-    AllocationError where that takes more than rounding.
-
-    Args:
-        gains: by term: what all of the time there would give the job.
-        needs: by job: how much of that it needs.
-    """
+    AllocationError where that takes more than rounding. `gains`: by term; `needs`: by job."""
     missing, x = np.maximum(0.0, needs - layout.by_job(x, gains)), x.copy()
     by_gain = np.lexsort((gains, layout.job))
     best = by_gain[np.flatnonzero(np.diff(layout.job, append=-1))]  # terms are by job

@@ -98,16 +98,14 @@ class _Priced:
             needs, status = self._relaxed(needs)
             found = self._best_ratio(needs)
         values = solved(found, self._layout.size + 1)
-        x = self._in_time(valid(self._layout, values[:-1] / max(values[-1], 1e-12)), needs)
+        x = valid(self._layout, values[:-1] / max(values[-1], 1e-12))
+        x = raised(self._layout, x, self._layout.rate, needs)
         kept = x > 0  # the central optimum has what any optimum has
         layout, loss = self._layout.only(kept), self._loss(self._ratio(x))[kept]
         found = self._most(layout, self._gains[kept], needs, loss)
         if found[0] in GOOD:
             x[kept] = valid(layout, solved(found, layout.size))
-        return self._allocated(self._in_time(x, needs), status)
-
-    def _in_time(self, x: Array, needs: Array) -> Array:
-        return raised(self._layout, x, self._layout.rate, needs)
+        return self._allocated(raised(self._layout, x, self._layout.rate, needs), status)
 
     def _allocated(self, x: Array, status: str) -> Allocated:
         return Allocated(fractions=fractions(self._layout, x), objective=self._ratio(x), status=status)

@@ -17,15 +17,11 @@ from controller.policies.allocations.layout import Array, Layout, single
 from controller.policies.allocations.settings import GavelFtfSettings
 from controller.policies.allocations.shares import fixed, isolated, isolated_rates, isolated_throughputs
 from controller.policies.allocations.solving import asked, none_can_run, seen
-from controller.policies.allocations.together import together
+from controller.policies.allocations.together import LEAST_PART, together
 from controller.solver.program import Program
 
-LEAST_PART = 1e-3
-"""Of the least ratio: speeds of jobs that are closer to their end are not scaled further."""
 CLOSE = 1e-7
-"""The least ratio is found within this part of it."""
-MOST_STEPS = 60
-"""Of the search for it; it takes about six."""
+"""The least ratio is found within this part of what jobs still add to it."""
 
 
 class FinishTime:
@@ -90,7 +86,11 @@ class FinishTime:
             return valid(ratios.layout, answer)
         with suppress(AllocationError):
             x = raised(ratios.layout, valid(ratios.layout, answer), ratios.speeds, ratios.needs(largest))
-            return x if ratios.worst(x) <= largest * (1 + CLOSE) else None
+            close = ratios.close(
+                largest
+            )  # a solver's tolerance is of the ratio, to which jobs may add little
+            if close >= CLOSE * LEAST_PART * largest and ratios.worst(x) <= largest + close:
+                return x
         return None
 
     def _searched(self, ratios: _Ratios, solve: Solve) -> tuple[Array, str]:
@@ -104,9 +104,7 @@ class FinishTime:
         x, below, status = at(low)
         high = ratios.worst(x)
         x, above, status = at(high)
-        for _ in range(MOST_STEPS):
-            if high - low <= CLOSE * high:
-                break
+        while high - low > ratios.close(high):
             part = (1 - below) / (above - below) if below < 1 < above else 0.5
             ratio = low + part * (high - low)
             found = at(ratio)
@@ -167,6 +165,10 @@ class _Ratios:
         with np.errstate(divide="ignore"):
             rest = np.divide(self.part, speed, out=np.zeros_like(speed), where=self.part > 0)
         return float((self.done + rest).max())
+
+    def close(self, ratio: float) -> float:
+        """How far from the least ratio is near enough: more than the last digits of a float."""
+        return max(CLOSE * (ratio - float(self.done[self.part > 0].max())), 1e-14 * ratio)
 
     def needs(self, ratio: float) -> Array:
         """The speed that each job needs for this ratio; never more than its highest."""

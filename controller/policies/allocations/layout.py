@@ -53,7 +53,8 @@ class Layout:
         self.limits = np.array([float(self.workers(name)) for name in self.physical])
         """GPUs by physical type."""
         jobs = sorted(given.jobs, key=lambda job: job.id)
-        rates = _table([[job.throughput.get(name, 0.0) for name in self.types] for job in jobs], self.types)
+        rows = [[job.throughput.get(name, 0.0) for name in self.types] for job in jobs]
+        rates = np.array(rows, float).reshape(-1, len(self.types))
         if alike is not None:
             everywhere = np.array([alike(job) for job in jobs], float).reshape(-1, 1)
             rates = (
@@ -104,10 +105,6 @@ class Layout:
     def of_jobs(self, name: str) -> Array:
         """This field of each job; not a number where it is None."""
         return np.array([getattr(job, name) for job in self.jobs], float)
-
-    def by_column(self, by_term: Array) -> Array:
-        """Sums over the jobs of each column."""
-        return np.bincount(self.column, by_term, self.size)
 
     def by_job(self, x: Array, by_term: Array | None = None) -> Array:
         """Sums over the columns of each job, times the fractions: of the throughputs, or of what is named."""
@@ -208,10 +205,6 @@ class Layout:
             shared = np.where(worth[:, :, None], shared, 0.0)
             good &= worth.any(axis=1)
         return members[good], shared[good]
-
-
-def _table(rows: list[list[float]], columns: tuple[str, ...]) -> Array:
-    return np.array(rows, float).reshape(-1, len(columns))
 
 
 def single(numbers: Array) -> Array:

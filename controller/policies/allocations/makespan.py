@@ -43,9 +43,8 @@ class Makespan:
         if not left.any():
             return fixed(layout, isolated(layout), "no job has steps left")
         if not self._exact:
-            return self._allocated(
-                layout, left, valid(layout, self._bisected(layout, left, solve)), "within 5 %"
-            )
+            x = valid(layout, self._bisected(layout, left, solve))
+            return self._allocated(layout, left, x, "within 5 %")
         x, _, status = together(layout, layout.rate, left * layout.fastest, solve, self._settings)
         return self._allocated(layout, left, x, status)
 

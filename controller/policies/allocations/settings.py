@@ -11,6 +11,7 @@ from pydantic import model_validator
 from controller.settings.base import Section, setting
 
 Throughputs = Literal["aware", "agnostic"]
+_DEADLINE = setting(30.0, "What computing an allocation may take; then it counts as failed.", gt=0, le=3600)
 
 
 class AllocationSettings(Section):
@@ -35,9 +36,7 @@ class SolvedSettings(AllocationSettings):
         "clarabel: the optimum that is central among equal ones. highs: for linear problems. ecos: for "
         "comparisons with Gavel's code; an extra of its own.",
     )
-    deadline_seconds: float = setting(
-        30.0, "What computing an allocation may take; then it counts as failed.", gt=0, le=3600
-    )
+    deadline_seconds: float = _DEADLINE
 
 
 class SharingSettings(SolvedSettings):
@@ -130,9 +129,7 @@ class GavelStrategyProofSettings(AllocationSettings):
     """Max-min fairness (the Nash product) in which no job gains by lying about its throughputs: each gets
     less by what it costs the others."""
 
-    deadline_seconds: float = setting(
-        30.0, "What computing an allocation may take; then it counts as failed.", gt=0, le=3600
-    )
+    deadline_seconds: float = _DEADLINE
 
 
 class AlloxSettings(KnownSettings):
@@ -148,9 +145,7 @@ class AlloxSettings(KnownSettings):
         gt=0,
         le=1,
     )
-    deadline_seconds: float = setting(
-        30.0, "What computing an allocation may take; then it counts as failed.", gt=0, le=3600
-    )
+    deadline_seconds: float = _DEADLINE
 
 
 class ShareSettings(Section):

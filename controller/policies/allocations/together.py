@@ -13,7 +13,7 @@ from controller.policies.allocations.settings import SolvedSettings
 from controller.policies.allocations.solving import asked
 from controller.solver.program import Program
 
-LEAST_PART = 1e-4
+LEAST_PART = 1e-3
 """Of the largest need: rows of jobs that need less are not scaled further."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.model import Cone, Problem, ProblemKind, Solution, SolutionStatus
-from controller.solver import ImmediateSolver
+from controller.solver import ImmediateSolver, conic, linear
 from controller.solver.frames import Nonsense, decode
-from controller.solver.problem_data import matrix_of
+from controller.solver.problem_data import Found, matrix_of
+from controller.solver.solve import find
 from tests.unit.draws import draws
 from tests.unit.solver.rows import Rows
 
@@ -125,6 +127,77 @@ def test_a_problem_that_is_stated_wrongly_fails_alone(
     found = solved(Problem(kind, {**program.data(), **change}))
     assert found.status is SolutionStatus.FAILED
     assert found.error and said in found.error
+
+
+def test_interior_points_are_no_corners() -> None:
+    """All of x + y + z = 1.5 within 0…1 are equal, and both solvers find the middle."""
+    program = Rows()
+    each = program.variables(3)
+    for x in each:
+        program.at_most([(x, -1.0)], 0.0)
+        program.at_most([(x, 1.0)], 1.0)
+    program.equal([(x, 1.0) for x in each], 1.5)
+    for kind in (ProblemKind.LINEAR, ProblemKind.CONIC):
+        assert solved(Problem(kind, program.data())).values == pytest.approx([0.5] * 3, abs=1e-6)
+
+
+def test_a_small_problem_that_presolve_cannot_take_back() -> None:
+    """The largest sum of throughputs of two jobs on two types."""
+    program, rates = Rows(), [0.0, 5.0, 3.0, 3.0]
+    each = [program.variables(1, cost=-rate)[0] for rate in rates]
+    for x in each:
+        program.at_most([(x, -1.0)], 0.0)
+    for some in ([0, 2], [1, 3], [0, 1], [2, 3]):
+        program.at_most([(each[number], 1.0) for number in some], 1.0)
+    status, values, _ = linear.solve_linear(program.data())
+    assert status is SolutionStatus.OPTIMAL and values == pytest.approx([0.0, 1.0, 1.0, 0.0], abs=1e-6)
+
+
+def test_a_limit_that_is_none_beside_small_ones() -> None:
+    """Clarabel calls it unbounded, and HiGHS is asked."""
+    program = Rows()
+    x, y = program.variables(2, cost=-1.0)
+    for each, most in ((x, 1.0), (y, 2.0)):
+        program.at_most([(each, -1.0)], 0.0)
+        program.at_most([(each, 1.0)], most)
+    program.at_most([(x, 1.0), (y, 1.0)], 1e14)
+    assert conic.solve_conic(program.arrays())[0] is SolutionStatus.UNBOUNDED
+    assert solved(Problem(ProblemKind.CONIC, program.data())).values == pytest.approx((1, 2), abs=1e-6)
+
+
+FEW: dict[str, Any] = {"cost": [1.0], "rows": [0], "columns": [0], "values": [1.0], "limits": [1.0]}
+
+
+@pytest.mark.parametrize(
+    ("answers", "status", "error"),
+    [
+        (["unsolved", "optimal"], "optimal", ""),
+        (["inaccurate", "optimal"], "optimal", ""),
+        (["inaccurate", "unsolved", "failed"], "inaccurate", ""),
+        (["unbounded", "unsolved", "unbounded"], "unbounded", ""),
+        (["unsolved", "failed", "infeasible"], "infeasible", ""),
+        (["unsolved", "failed", "failed"], "unsolved", "first"),
+        (["infeasible"], "infeasible", ""),
+        (["failed"], "failed", "first"),
+    ],
+)
+@pytest.mark.parametrize("kind", [ProblemKind.LINEAR, ProblemKind.CONIC])
+def test_a_solver_that_finds_nothing_is_not_the_last_that_is_asked(
+    kind: ProblemKind, answers: list[str], status: str, error: str
+) -> None:
+    """The best of the answers counts. One that is not there is named, and none takes its place."""
+    left = iter(answers)
+
+    def answer(_data: Mapping[str, Any]) -> Found:
+        word = next(left)
+        values = [1.0] if word in ("optimal", "inaccurate") else []
+        said = "first" if word == answers[0] else word
+        return SolutionStatus(word), values, said if word in ("unsolved", "failed") else ""
+
+    kinds = (ProblemKind.LINEAR, ProblemKind.CONIC, ProblemKind.VERTEX)
+    found = find(kind, {**FEW, "cones": [["nonnegative", 1]]}, dict.fromkeys(kinds, answer))
+    assert (found[0].value, found[2]) == (status, error)
+    assert list(left) == []
 
 
 @pytest.mark.parametrize("flag", [-1, -2, -3, -7])
