@@ -32,9 +32,9 @@ def find(
     """
     best = _found(kind, data, others)
     for instead in _INSTEAD.get(kind, ()):
-        if best[0] not in _DOUBTFUL:
+        if best[0] in (SolutionStatus.OPTIMAL, SolutionStatus.INFEASIBLE, SolutionStatus.FAILED):
             break
-        best = min(best, _found(instead, data, others), key=lambda found: _RANKS[found[0]])
+        best = min(best, _found(instead, data, others), key=lambda found: _RANKS.index(found[0]))
     return best
 
 
@@ -68,5 +68,4 @@ _INSTEAD: Mapping[ProblemKind, Sequence[ProblemKind]] = {
     ProblemKind.CONIC: (ProblemKind.LINEAR, ProblemKind.VERTEX),
 }
 """Who else takes a problem; one with cones that a solver does not take has failed there."""
-_DOUBTFUL = (SolutionStatus.INACCURATE, SolutionStatus.UNBOUNDED, SolutionStatus.UNSOLVED)
-_RANKS = {status: rank for rank, status in enumerate(SolutionStatus)}
+_RANKS = tuple(SolutionStatus)

@@ -16,6 +16,9 @@ from controller.policies.allocations.presets import ALLOCATIONS
 from tests.unit.allocations.problems import answer, each, everyday, given
 from tests.unit.draws import draws
 
+WITHIN: Mapping[str, float] = {"gavel-hierarchical": 1e-5, "gavel-ftf": 2e-6}
+"""Objectives are equal within one part in a million but for these: by RISES, and by the tolerance of ECOS (of
+Clarabel it is less)."""
 SEEDS = 40
 PORTIONS = draws(1, 50)
 AGNOSTIC: Mapping[str, Any] = {"throughputs": "agnostic"}
@@ -70,7 +73,8 @@ def _same(
 ) -> None:
     there = [{"solver": name} for name in solvers if name != "ecos" or importlib.util.find_spec("ecos")]
     found = [answer(policy, problem, **settings, **chosen).objective for chosen in there or [{}]]
-    assert found == pytest.approx([found[0]] * len(found), rel=1e-6, abs=1e-9), (policy, what)
+    near = pytest.approx([found[0]] * len(found), rel=WITHIN.get(policy, 1e-6), abs=1e-9)
+    assert found == near, (policy, what)
 
 
 WITH_SOLVERS = {name: case for name, case in CASES.items() if case[2] and case[1] is not PAIRS}
