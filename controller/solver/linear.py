@@ -15,7 +15,7 @@ _TOLERANCES = ("primal_feasibility_tolerance", "dual_feasibility_tolerance", "ip
 
 
 def solve_linear(data: Mapping[str, Any]) -> Found:
-    """Interior point without crossover: seldom a corner, but not central as Clarabel's. Presolve finds corners
+    """Interior point without crossover: seldom a corner, but not central as Clarabel. Presolve finds corners
     itself, and without crossover HiGHS cannot always go back from what it made of the problem."""
     return _solve(data, solver="ipm", run_crossover="off", presolve="off", **dict.fromkeys(_TOLERANCES, 1e-9))
 
