@@ -10,12 +10,12 @@ import numpy as np
 from controller.model.solving import Cone, SolutionStatus
 from controller.policies.allocations.allocation import Allocated, AllocationError, Given, Solve
 from controller.policies.allocations.check import GOOD
-from controller.policies.allocations.checked import fractions, raised, solved, valid
+from controller.policies.allocations.checked import LEAST, fractions, raised, solved, valid
 from controller.policies.allocations.layout import Array, Layout
 from controller.policies.allocations.settings import GavelCostSettings
 from controller.policies.allocations.solving import asked, none_can_run, seen
 from controller.policies.allocations.sums import gains, most, units
-from controller.solver.program import Program
+from controller.solver.program import Part, Program
 
 if TYPE_CHECKING:
     from controller.solver.problem_data import Found
@@ -125,9 +125,8 @@ class _Priced:
         most(layout, program, of_column)
         if loss is not None:
             program.block(Cone.NONNEGATIVE, ROUNDING, (0, np.arange(layout.size), loss))
-        some, unit = needs > 0, np.where(needs > 0, needs, 1.0)
-        rows = layout.terms(0, -layout.rate / unit[layout.job], some)
-        program.block(Cone.NONNEGATIVE, np.full(some.sum(), -1.0), rows)
+        rows, due = _due(layout, needs)
+        program.block(Cone.NONNEGATIVE, -due, rows)
         return asked(self._solve, self._settings, program)
 
     def _best_ratio(self, needs: Array) -> Found:
@@ -138,10 +137,8 @@ class _Priced:
         layout.add_validity(program, 0, scale)
         # The largest X of the best ratio uses all the time of one job or all GPUs of one type.
         program.block(Cone.NONNEGATIVE, dear / self._cheapest, (0, scale, 1.0))
-        some = needs > 0
-        rows = layout.terms(0, (-layout.rate / layout.fastest[layout.job]), some)
-        needed = (np.arange(some.sum()), scale, (needs / layout.fastest)[some])
-        program.block(Cone.NONNEGATIVE, np.zeros(some.sum()), rows, needed)
+        rows, due = _due(layout, needs)
+        program.block(Cone.NONNEGATIVE, np.zeros(len(due)), rows, (np.arange(len(due)), scale, due))
         program.block(Cone.ZERO, 1.0, (0, np.arange(layout.size), self._prices / dear))
         return asked(self._solve, self._settings, program)
 
@@ -153,12 +150,18 @@ class _Priced:
         layout.add_validity(program, 0)
         jobs = np.arange(len(short))
         program.block(Cone.NONNEGATIVE, np.zeros(len(short)), (jobs, short, -1.0))
-        unit = np.where(some, needs, 1.0)
-        rows = layout.terms(0, -layout.rate / unit[layout.job], some)
-        program.block(Cone.NONNEGATIVE, np.full(len(short), -1.0), (jobs, short, -1.0), rows)
+        rows, due = _due(layout, needs)
+        program.block(Cone.NONNEGATIVE, -due, (jobs, short, -due), rows)
         missing = solved(asked(self._solve, self._settings, program), program.size)[layout.size :]
         kept = needs.copy()
         kept[some] *= np.maximum(0.0, 1 - np.maximum(0.0, missing) - 1e-7)
         short_of = (missing > 1e-6).sum()
         who = "1 job cannot keep its" if short_of == 1 else f"{short_of} jobs cannot keep their"
         return kept, f"{who} deadline"
+
+
+def _due(layout: Layout, needs: Array) -> tuple[Part, Array]:
+    """A row for each job that needs throughput, and what is due: both divided by the need, so that a solver's
+    tolerance is a part of that. Rows of jobs that need next to nothing are not scaled further."""
+    unit = np.maximum(needs, LEAST * layout.fastest)
+    return layout.terms(0, -layout.rate / unit[layout.job], needs > 0), (needs / unit)[needs > 0]

@@ -112,6 +112,25 @@ def test_a_job_that_next_to_nothing_is_due_has_that(solver: str) -> None:
     assert found.status == "optimal" and found.objective == pytest.approx(3, rel=1e-6)
 
 
+@pytest.mark.parametrize("steps", [1e-3, 1e-7, 1e-12, 1e-15])
+@pytest.mark.parametrize("solver", LINEAR)
+def test_a_job_that_is_almost_done_does_not_fail_the_deadlines(solver: str, steps: float) -> None:
+    """It has so many steps left, the other job of two half of what can be done in time, or far too many."""
+    for others, status in ((1.5e4, "optimal"), (1e5, "1 job cannot keep its deadline")):
+        fields = {
+            0: {"steps_left": steps, "slo_seconds_left": 1e5},
+            1: {"steps_left": others, "slo_seconds_left": 1e4},
+        }
+        problem = given([[1, 3], [3, 1]], [1, 1], fields, prices={"t0": 1.0, "t1": 3.0})
+        found = answer("gavel-cost-slo", problem, solver=solver)
+        assert found.objective == pytest.approx(3, rel=1e-6) and found.status == status
+        one, other = (found.fractions[job.id,] for job in problem.jobs)
+        assert one["t1"] == pytest.approx(steps / 1e5 / 3, rel=1e-3)
+        assert other["t0"] == pytest.approx(1, rel=1e-6)
+        reference = answer("gavel-cost-slo", problem, solver=solver, formulation="reference")
+        assert reference.objective == pytest.approx(4, rel=1e-6)
+
+
 @pytest.mark.parametrize("seconds", [1e5, 1e7, 1e9])
 @pytest.mark.parametrize("solver", CONES)
 def test_finish_times_of_a_job_that_came_long_ago(solver: str, seconds: float) -> None:
