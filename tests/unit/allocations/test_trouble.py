@@ -22,9 +22,10 @@ from controller.policies.allocations.allocation import (
 )
 from controller.policies.allocations.presets import ALLOCATIONS
 from controller.policies.allocations.settings import SETTINGS
+from controller.policies.allocations.together import together
 from controller.solver.problem_data import Found
 from controller.solver.solve import find
-from tests.unit.allocations.problems import answer, each, given
+from tests.unit.allocations.problems import answer, each, everyday, given
 from tests.unit.allocations.test_properties import check_valid
 
 TWO = given([[4, 1], [2, 1]], [1, 1], prices={"t0": 3.0, "t1": 1.0})
@@ -212,3 +213,54 @@ def test_finish_times_of_the_reference_fall_back_where_the_solver_finds_nothing(
         assert ftf.allocate(TWO, answering(found)).status == "isolated"
         with pytest.raises(AllocationError, match="do not end within any time"):
             makespan.allocate(TWO, answering(found))
+
+
+class NoCones:
+    """A solver that gives up on cones, and on all where it is asked too often."""
+
+    def __init__(self) -> None:
+        self.values: list[Sequence[float]] = []
+        """What it answered."""
+
+    def __call__(self, kind: ProblemKind, data: Mapping[str, Any]) -> Found:
+        if any(name == "second-order" for name, _ in data["cones"]) or len(self.values) >= 60:
+            return SolutionStatus.UNSOLVED, [], "gave up"
+        found = find(kind, data)
+        self.values.append(found[1])
+        return found
+
+
+FTF = ALLOCATIONS["gavel-ftf"](SETTINGS["gavel-ftf"]())
+
+
+def test_the_search_for_a_finish_time_ends_where_a_ratio_is_too_low_by_the_last_digits() -> None:
+    """Its jobs have 1 - 6e-14 times what they need: the next ratio would be the same one for ever."""
+    found = FTF.allocate(everyday(183, most_jobs=8), NoCones())
+    assert found.objective == pytest.approx(0.9999615172, rel=1e-6)
+
+
+@pytest.mark.parametrize(("below", "above"), [(1.0, 1.0), (1.0, 1e3), (1e3, 1.0)])
+def test_the_search_for_a_finish_time_ends_from_either_end(
+    below: float, above: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where how many times what they need jobs can have changes so much faster at one end."""
+
+    def bent(*args: Any) -> tuple[Any, float, str]:
+        x, times, status = together(*args)
+        return x, 1 + (times - 1) * (above if times > 1 else below), status
+
+    problems = [everyday(seed, most_jobs=8) for seed in range(5)]
+    expected = [answer("gavel-ftf", problem).objective for problem in problems]
+    monkeypatch.setattr("controller.policies.allocations.finish_time.together", bent)
+    found = [FTF.allocate(problem, NoCones()).objective for problem in problems]
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_numbers_of_a_problem_do_not_shrink_with_the_number_of_jobs(gpus: int) -> None:
+    """Each has little of the time. The unknown of the problem is 1, and the answer has all its digits."""
+    crowd = each(given([[1]] * 1000, [8]), gpus=gpus, steps_left=100.0)
+    solve = NoCones()
+    found = ALLOCATIONS["gavel-makespan"](SETTINGS["gavel-makespan"]()).allocate(crowd, solve)
+    assert solve.values[0][0] == pytest.approx(-1, rel=1e-6)
+    assert found.objective == pytest.approx(1e5 * gpus / 8, rel=1e-8)
