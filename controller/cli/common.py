@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from controller.api.client import ApiClient
 
 _SPAN = "[0-9]{1,10}(?:-[0-9]{1,10}(?::[1-9][0-9]{0,9})?)?"
-_JOB = re.compile(rf"[0-9]{{1,10}}(?:_(?:[0-9]{{1,10}}|\[{_SPAN}(?:,{_SPAN})*\]))?", re.ASCII)
+_TASKS = rf"\[{_SPAN}(?:,{_SPAN})*(?:%[0-9]{{1,10}})?\]"
+_JOB = re.compile(rf"[0-9]{{1,10}}(?:_(?:[0-9]{{1,10}}|{_TASKS}))?", re.ASCII)
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 

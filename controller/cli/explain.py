@@ -48,13 +48,13 @@ def add_parser(subparsers: common.Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from controller.reports.job_ids import array_of, named, numbers
-    from controller.reports.slurm_job import ask_slurm
+    from controller.reports.slurm_job import Scontrol
 
-    api = common.client(args)
+    api, scontrol = common.client(args), Scontrol()
     first = True
     for word in (word for words in args.jobs for word in words):
-        known = {one.job_id: one for one in named(word, ask_slurm(array_of(word)))}
-        chosen = list(known) or numbers([word])
+        known = {one.job_id: one for one in named(word, scontrol.jobs(array_of(word)))}
+        chosen = list(known) or numbers([word], scontrol)
         for job_id in chosen[:MAX_TASKS]:
             if not first and not args.json:
                 print()

@@ -165,11 +165,10 @@ def accounting_of(jobs: Sequence[JobMessage]) -> Mapping[int, Accounting]:
 
     try:
         return account(jobs)
-    except NoCommand:
-        # A host without sacct has no accounting to miss.
-        return {}
     except CommandFailed as error:
-        print(f"gandiva: {error}; reporting without it", file=sys.stderr)
+        # A host without sacct has no accounting to miss.
+        if not isinstance(error, NoCommand):
+            print(f"gandiva: {error}; reporting without it", file=sys.stderr)
         return {}
 
 
@@ -177,20 +176,19 @@ def _filter(args: argparse.Namespace, now: float) -> JobFilter:
     from controller.journal import JobFilter
     from controller.reports.job_ids import numbers
     from controller.reports.sacct import parse_state
+    from controller.reports.slurm_job import Scontrol
     from controller.reports.when import InvalidTime, parse_time
 
     users = args.user or ()
     if not users and not args.allusers and not args.jobs and os.geteuid() != 0:
         users = (common.own_name(),)
     # As in sacct.
-    start = None if args.jobs else parse_time("midnight", now)
-    if args.starttime is not None:
-        start = parse_time(args.starttime, now)
-    end = parse_time(args.endtime, now) if args.endtime is not None else None
+    begin = "midnight" if args.starttime is None and not args.jobs else args.starttime
+    start, end = (None if text is None else parse_time(text, now) for text in (begin, args.endtime))
     if start is not None and end is not None and end < start:
         raise InvalidTime("--endtime is before --starttime (which is midnight unless given)")
     return JobFilter(
-        job_ids=numbers(args.jobs, accounting=not args.no_sacct) if args.jobs else (),
+        job_ids=numbers(args.jobs, Scontrol(), accounting=not args.no_sacct) if args.jobs else (),
         users=() if args.allusers else users,
         accounts=args.accounts or (),
         partitions=args.partition or (),

@@ -6,25 +6,21 @@ from contextlib import suppress
 
 from controller.errors import GandivaError
 from controller.reports.sacct import Accounting, CommandFailed, ask_sacct
-from controller.reports.slurm_job import SlurmJob, ask_slurm
+from controller.reports.slurm_job import Scontrol, SlurmJob
 from controller.slurm.gres import index_ranges
 from controller.slurm.records import whole_part
 
-MOST_ASKED = 50
-"""More jobs are not asked for one by one, where sacct does not answer."""
 
-
-def numbers(words: Sequence[str], *, accounting: bool = True) -> tuple[int, ...]:
+def numbers(words: Sequence[str], scontrol: Scontrol, *, accounting: bool = True) -> tuple[int, ...]:
     """Slurm's numbers of these jobs, by sacct, and by scontrol what that does not know. `accounting`: whether
     to ask sacct. Raises GandivaError for tasks that neither knows; a plain number stands for itself too."""
-    found, asked, said = {int(word) for word in words if word.isdecimal()}, 0, dict[int, Accounting]()
+    found, said = {int(word) for word in words if word.isdecimal()}, dict[int, Accounting]()
     with suppress(CommandFailed):
         said.update(ask_sacct([*{int(array_of(word)) for word in words}]) if accounting else {})
     for word in words:
         chosen = {number for number, known in said.items() if _names(word, number, known.job_id)}
-        if not chosen and asked < MOST_ASKED:
-            asked += 1
-            chosen = {job.job_id for job in named(word, ask_slurm(array_of(word)))}
+        if not chosen:
+            chosen = {job.job_id for job in named(word, scontrol.jobs(array_of(word)))}
         if not chosen and not word.isdecimal():
             raise GandivaError(f"Slurm knows no job {word}: neither sacct nor scontrol here")
         found |= chosen

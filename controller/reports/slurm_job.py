@@ -2,12 +2,15 @@
 """A job as `scontrol show job` on this host has it. Some of its text comes from users."""
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.reports.sacct import CommandFailed, run_command
 
 DEADLINE_SECONDS = 5.0
+MOST_ASKED = 50
+"""More jobs are not asked for one by one."""
 _FIELD = re.compile(r"(?:^| )([A-Z][A-Za-z/:]*)=(.*?)(?= [A-Z][A-Za-z/:]*=|\s*$)")
 
 
@@ -29,16 +32,31 @@ class SlurmJob:
     """Its admin comment is a request to Gandiva."""
 
 
+class Scontrol:
+    """Jobs as scontrol has them, for one command: no job is asked for twice, and no more once scontrol took
+    DEADLINE_SECONDS for nothing, or was asked MOST_ASKED times."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, list[SlurmJob]] = {}
+        self._left_seconds = DEADLINE_SECONDS
+
+    def jobs(self, job: str) -> list[SlurmJob]:
+        """As `ask_slurm`."""
+        if job not in self._said and self._left_seconds > 0 and len(self._said) < MOST_ASKED:
+            began = time.monotonic()
+            self._said[job] = ask_slurm(job)
+            self._left_seconds -= 0.0 if self._said[job] else time.monotonic() - began
+        return self._said.get(job, [])
+
+
 def ask_slurm(job: str) -> list[SlurmJob]:
     """The jobs that Slurm knows by this number (`12`: all tasks of an array; `12_3`: one). Empty where it
     knows none or does not answer: it purges jobs soon after their end, and not all hosts have scontrol."""
-    command = ["scontrol", "--oneliner", "show", "job", job]
     try:
-        output = run_command(command, DEADLINE_SECONDS)
+        output = run_command(["scontrol", "--oneliner", "show", "job", job], DEADLINE_SECONDS)
     except CommandFailed:
         return []
-    found = [_parse(line) for line in output.splitlines()]
-    return [one for one in found if one is not None]
+    return list(filter(None, map(_parse, output.splitlines())))
 
 
 def _parse(line: str) -> SlurmJob | None:

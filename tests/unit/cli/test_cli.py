@@ -159,6 +159,7 @@ SACCT = """
         ("101_[1,3],103_[0-2,9]", "102 103 105"),
         ("103_[1-9:2]", "104 105"),
         ("103_10", "105"),
+        ("103_[7-8%2]", "104 105"),
         ("101_1,101", "101 102"),
         ("4711", ""),
     ],
@@ -200,6 +201,62 @@ def test_a_task_that_slurm_does_not_know_is_said(capsys: pytest.CaptureFixture[s
     for command in (["report", "-j"], ["explain"]):
         code, out, err = run(capsys, *command, "101_3", "--url", url)
         assert (code, out) == (1, "") and "Slurm knows no job 101_3: neither sacct nor scontrol" in err
+
+
+def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
+    """It alone is in PATH. What it is asked goes into the file that is returned, a line each."""
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\n{script}\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path / "asked"
+
+
+@pytest.mark.parametrize("command", [["report", "--no-sacct", "-nPo", "JobIDRaw", "-j"], ["explain"]])
+def test_a_slurmctld_that_does_not_answer_is_asked_once(
+    capsys: pytest.CaptureFixture[str],
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: list[str],
+) -> None:
+    asked = scontrol(tmp_path, monkeypatch, "exec /bin/sleep 60")
+    monkeypatch.setattr("controller.reports.slurm_job.DEADLINE_SECONDS", 0.3)
+    code, out, _ = run(capsys, *command, "100,101,102", "--url", url)
+    assert code == 0 and all(number in out for number in ("100", "101", "102"))
+    assert len(asked.read_text().splitlines()) == 1
+
+
+def test_only_so_many_jobs_are_asked_for_one_by_one(
+    capsys: pytest.CaptureFixture[str], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = scontrol(tmp_path, monkeypatch, "exit 1")
+    unknown = ",".join(str(number) for number in (*range(4000, 4060), 100, 100))
+    out = run(capsys, "report", "--no-sacct", "-nPo", "JobIDRaw", "-j", unknown, "--url", url)[1]
+    assert out.split() == ["100"]
+    assert len(asked.read_text().splitlines()) == 50
+
+
+def test_explain_asks_once_for_the_tasks_of_an_array(
+    capsys: pytest.CaptureFixture[str], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = scontrol(tmp_path, monkeypatch, "echo JobId=101 ArrayJobId=101 ArrayTaskId=0 JobName=x")
+    assert run(capsys, "explain", "101_0", "101", "--url", url)[0] == 0
+    assert run(capsys, "explain", "101_1", "--url", url)[0] == 1
+    assert len(asked.read_text().splitlines()) == 2, "each command once"
+
+
+def test_an_array_of_many_tasks_is_explained_in_part(
+    capsys: pytest.CaptureFixture[str], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = "".join(
+        f"JobId={number} ArrayJobId=100 ArrayTaskId={number} JobName=x\\n" for number in range(100, 106)
+    )
+    scontrol(tmp_path, monkeypatch, f"printf '{tasks}'")
+    monkeypatch.setattr("controller.cli.explain.MAX_TASKS", 3)
+    code, out, err = run(capsys, "explain", "--json", "100_[0-200]", "101", "--url", url)
+    shown = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and [(one["live"] or one["job"])["job_id"] for one in shown] == [100, 101, 102, 101]
+    assert err == "gandiva: 100_[0-200] is an array; these are 3 of 6 tasks\n"
 
 
 def test_more_jobs_than_the_controller_takes_at_a_time(
