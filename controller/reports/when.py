@@ -2,20 +2,25 @@
 """Times on the command line, in the forms sacct takes for -S and -E. Local time, as there."""
 
 import re
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from controller.errors import GandivaError
 
 FORMS = (
     "HH:MM[:SS][AM|PM], MMDD[YY], MM/DD[/YY], MM.DD[.YY], MM/DD[/YY]-HH:MM[:SS], YYYY-MM-DD[THH:MM[:SS]], "
-    "today, midnight, noon, fika, teatime, now[{+|-}COUNT[seconds|minutes|hours|days|weeks]]"
+    "today, tomorrow, midnight, elevenses, noon, fika, teatime, utsEPOCH, "
+    "now[{+|-}COUNT[seconds|minutes|hours|days|weeks]]"
 )
 
-_NAMED_HOURS = {"midnight": 0, "today": 0, "noon": 12, "fika": 15, "teatime": 16}
+_NAMED_HOURS = {
+    "midnight": 0, "today": 0, "elevenses": 11, "noon": 12, "fika": 15, "teatime": 16, "tomorrow": 24
+}  # fmt: skip
 _UNITS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400, "weeks": 604800}
 _NOW = re.compile(r"now(?:(?P<sign>[+-])(?P<count>\d{1,9})(?P<unit>[a-z]*))?")
 _CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}))?(?: ?(?P<half>[AaPp][Mm]))?"
 _TIME = re.compile(_CLOCK)
+_EPOCH = re.compile(r"uts0*([1-9]\d{6,11})")
 _US_DATE = re.compile(
     rf"(?:(?P<m1>\d{{2}})(?P<d1>\d{{2}})(?P<y1>\d{{2}})?"
     rf"|(?P<m2>\d{{1,2}})(?P<sep>[/.])(?P<d2>\d{{1,2}})(?:(?P=sep)(?P<y2>\d{{2}}|\d{{4}}))?)(?:-{_CLOCK})?"
@@ -29,18 +34,11 @@ class InvalidTime(GandivaError):
 
 def parse_time(text: str, now: float) -> float:
     """Seconds since the epoch. Raises InvalidTime, which names the forms."""
-    word = text.strip()
     present = datetime.fromtimestamp(now)  # noqa: DTZ006  sacct's times are local
-    try:
-        found = _parse(word, present)
-    except (ValueError, OverflowError):
-        found = None
-    if found is None:
-        raise InvalidTime(f"{text[:60]!r} is not a time; the forms are: {FORMS}")
-    try:
-        return found.timestamp()
-    except (ValueError, OverflowError, OSError):
-        raise InvalidTime(f"{text[:60]!r} is out of range") from None
+    with suppress(ValueError, OverflowError, OSError):
+        if (found := _parse(text.strip(), present)) is not None:
+            return found.timestamp()
+    raise InvalidTime(f"{text[:60]!r} is not a time, or out of range; the forms are: {FORMS}")
 
 
 def _parse(word: str, now: datetime) -> datetime | None:
@@ -50,15 +48,17 @@ def _parse(word: str, now: datetime) -> datetime | None:
         return midnight + timedelta(hours=_NAMED_HOURS[lower])
     if match := _NOW.fullmatch(lower):
         return _relative(match, now)
+    if match := _EPOCH.fullmatch(lower):
+        return datetime.fromtimestamp(int(match[1]))  # noqa: DTZ006
     if match := _TIME.fullmatch(word):
         return midnight + _clock(match)
     if match := _ISO.fullmatch(word):
         return midnight.replace(int(match["year"]), int(match["month"]), int(match["day"])) + _clock(match)
     if match := _US_DATE.fullmatch(word):
-        year = match["y1"] or match["y2"]
-        years = now.year if year is None else int(year) + (2000 if len(year) == 2 else 0)
-        date = midnight.replace(years, int(match["m1"] or match["m2"]), int(match["d1"] or match["d2"]))
-        return date + _clock(match)
+        year, month = match["y1"] or match["y2"], int(match["m1"] or match["m2"])
+        # Without a year a month that is still to come was last year's.
+        years = now.year - (month > now.month) if year is None else int(year) + 2000 * (len(year) == 2)
+        return midnight.replace(years, month, int(match["d1"] or match["d2"])) + _clock(match)
     return None
 
 

@@ -101,7 +101,9 @@ def test_columns_states_and_times_of_the_report() -> None:
         assert re.search(rf"^ {column.name}$", text, re.MULTILINE), column.name
     words = set(re.findall(r"\w+", text))
     assert set(CODES) <= words
-    for form in re.findall(r"[A-Z/.]+\[[A-Z:/.]+\]|midnight|noon|fika|teatime", FORMS):
+    for form in re.findall(
+        r"[A-Z/.]+\[[A-Z:/.]+\]|midnight|noon|fika|teatime|tomorrow|elevenses|utsEPOCH", FORMS
+    ):
         assert form in text, form
 
 
