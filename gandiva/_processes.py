@@ -12,8 +12,9 @@ PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """What a launcher hands to its ranks, besides what ends it. (Unless a site sets SignalChildrenProcesses,
 Slurm's `--signal` and `scancel --signal` reach the launcher alone; cgroup.conf, Slurm 24.11.)"""
 
-_KEPT = ("HOME", "LD_LIBRARY_PATH", "PATH", "SLURM_CONF", "USER")
-"""Anything else (SQUEUE_STATES, SACCT_FORMAT, SLURM_JOB_ID, …) would change what the commands do or print."""
+_KEPT = ("HOME", "LD_LIBRARY_PATH", "PATH", "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "USER")
+"""What programs need, where slurmctld is, and who asks (auth/jwt). Anything else (SQUEUE_STATES,
+SACCT_FORMAT, SLURM_JOB_ID, …) would change what the commands do or print."""
 
 
 def slurm_environment(environ: Mapping[str, str] = os.environ) -> Dict[str, str]:
