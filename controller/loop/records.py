@@ -10,11 +10,14 @@ from typing import Any
 from controller.errors import JournalError
 from controller.journal import JournalPort
 from controller.journal.records import JobRecord
-from controller.model import JobId, Request, Search
+from controller.model import JobId, Request
 from controller.observe.memory import JobMemories
 from controller.observe.observer import Observer
 from controller.observe.requests import RequestReader
 from controller.slurm.port import JobState, SlurmJob
+
+_ENDING = "ending"
+"""The part of the loop under which the journal has until when a job that Slurm cleans up was suspended."""
 
 
 class JobRecords:
@@ -28,7 +31,8 @@ class JobRecords:
         self._all = False
         self._first = True
         self._followed_at = journal.last_heartbeat() or 0.0
-        self._suspended = dict.fromkeys(journal.suspended(), math.inf)
+        ending = {i: note[0] for i, note in journal.notes(_ENDING).items() if note and type(note[0]) is float}
+        self._suspended = ending | dict.fromkeys(journal.suspended(), math.inf)
         """Jobs that Slurm suspended, until when they were seen so (inf: until the last look)."""
 
     def begin_again(self, job_id: JobId) -> None:
@@ -62,7 +66,8 @@ class JobRecords:
             if seen is not None and seen.state is JobState.SUSPENDED:
                 self._suspended[job_id] = math.inf
             elif seen is not None and seen.state is JobState.COMPLETING and job_id in self._suspended:
-                self._suspended[job_id] = min(self._suspended[job_id], self._followed_at)
+                self._suspended[job_id] = until = min(self._suspended[job_id], self._followed_at)
+                self._journal.save_note(_ENDING, job_id, (until,))
             else:
                 self._suspended.pop(job_id, None)
         self._followed_at = now
@@ -85,10 +90,7 @@ class JobRecords:
     def _end_of(self, job: SlurmJob, now: float) -> float:
         """Of a job that ends while it is suspended Slurm says when it was suspended last; it ended no earlier
         than it was seen."""
-        before = self._written.get(job.id)
         end = now if job.end_time is None else job.end_time
-        if before is not None and before.end_time is not None and before.state == job.state_name:
-            return max(end, before.end_time)
         return max(end, min(self._suspended.get(job.id, 0.0), self._followed_at, now))
 
     def _record(self, job: SlurmJob, request: Request, observer: Observer, now: float) -> JobRecord:
@@ -132,9 +134,9 @@ def _request_json(request: Request) -> dict[str, Any]:
         "suspend": request.suspend.value if request.suspend else None,
         "gpu_types": list(request.gpu_types),
         "model": request.model,
-        **({} if search is None else _search_json(search)),
+        **(
+            {"search": search.name, "priority": search.priority, "exclusive": search.exclusive}
+            if search
+            else {}
+        ),
     }
-
-
-def _search_json(search: Search) -> dict[str, Any]:
-    return {"search": search.name, "priority": search.priority, "exclusive": search.exclusive}
