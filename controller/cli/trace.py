@@ -3,6 +3,7 @@
 
 import argparse
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,9 @@ from controller.errors import GandivaError
 
 FIELDS = "JobID,Submit,Start,End,ElapsedRaw,AllocTRES,ReqTRES,State,User,Account,Partition,QOS"
 _ALLOCATED, _ASKED, _USER = (FIELDS.split(",").index(name) for name in ("AllocTRES", "ReqTRES", "User"))
+_MODEL = re.compile(r"(?:^|&)gandiva_([\w.-]+)$")
+"""What the job_submit module puts at the end of a constraint for `gpu:a100:2`."""
+_UNTYPED = re.compile(r"(?:^|(?<=,))gres/gpu=([0-9]+)(?=,|$)")
 
 _ABOUT = """\
 Writes the site's own jobs between two times as a trace: `sacct --allusers --parsable2 --allocations` with the
@@ -51,15 +55,18 @@ def run(args: argparse.Namespace) -> int:
 
     from controller.reports.sacct import run_command
     from controller.reports.units import several
-    from controller.reports.when import parse_time
+    from controller.reports.when import InvalidTime, parse_time
     from controller.simulation.traces import LeftOut, NoJobs, TraceError, in_words, read_trace
 
     check_outputs({"--output": args.output}, {})
-    now, asked = time.time(), {"starttime": args.starttime, "endtime": args.endtime}
-    command = [args.sacct, "--allusers", "--allocations", "--parsable2", f"--format={FIELDS},AdminComment"]
-    for option, text in asked.items():
+    begin, end = (parse_time(text, time.time()) for text in (args.starttime, args.endtime))
+    if end < begin:
+        raise InvalidTime("--endtime is before --starttime")
+    command = [args.sacct, "--allusers", "--allocations", "--parsable2"]
+    command.append(f"--format={FIELDS},Constraints,AdminComment")
+    for option, at in (("starttime", begin), ("endtime", end)):
         # Slurm's commands run in UTC here; what its user writes is local time.
-        command.append(f"--{option}={time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(parse_time(text, now)))}")
+        command.append(f"--{option}={time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(at))}")
     if args.partition:
         command.append(f"--partition={args.partition}")
     answer = run_command(command, 600).splitlines()
@@ -85,20 +92,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _line(line: str) -> str:
-    """One line of sacct as the trace has it: the request, whose size counts, but is not written, left out.
+    """One line of sacct as the trace has it: constraint and request, which count, but are not written, left
+    out.
 
-    Gandiva's jobs are given shards, and floating ones shards of all GPUs of a server: what they run on is the
-    number of GPUs in their request.
+    Gandiva's jobs are given shards, and floating ones shards of all GPUs of a node: what they run on is the
+    number of GPUs in their request. The type that an ordinary job asked for is in its constraint.
     """
-    from controller.observe.requests import InvalidRequest, is_gandiva, parse_request
+    from controller.observe.requests import InvalidRequest, parse_request
+    from controller.slurm.raw import PREFIX
 
     values = line.split("|", FIELDS.count(",") + 1)
     if len(values) != FIELDS.count(",") + 2:
         return line + "\n"
-    comment = values.pop()
-    if is_gandiva(comment) and values[_ALLOCATED]:
+    # Both may have a | in them.
+    constraint, ours, request_text = values.pop().partition(f"|{PREFIX}")
+    if not ours and (model := _MODEL.search(constraint.rpartition("|")[0])):
+        values[_ASKED] = _UNTYPED.sub(rf"\g<0>,gres/gpu:{model[1]}=\1", values[_ASKED])
+    elif ours and values[_ALLOCATED]:
         try:
-            request = parse_request(comment)
+            request = parse_request(PREFIX + request_text)
         except InvalidRequest as error:
             text = f"gandiva: job {values[0]}: its request is invalid ({error}); left as it is"
             print(text, file=sys.stderr)

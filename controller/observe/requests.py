@@ -69,18 +69,13 @@ class _Message(BaseModel):
         return self
 
 
-def is_gandiva(admin_comment: str) -> bool:
-    """Whether this is a Gandiva job."""
-    return admin_comment.startswith(PREFIX)
-
-
 @lru_cache(maxsize=1024)
 def parse_request(
     admin_comment: str, weight: float = 1.0, *, pack: bool = False, migrate: bool = True
 ) -> Request:
     """The request in an `admin_comment`. `weight`, `pack`, `migrate`: the site's defaults. Raises
     InvalidRequest naming the field and what is wrong with it."""
-    if not is_gandiva(admin_comment):
+    if not admin_comment.startswith(PREFIX):
         raise InvalidRequest(f"admin_comment does not begin with {PREFIX!r}")
     text = admin_comment[len(PREFIX) :]
     raw = text.encode("utf-8", "surrogatepass")

@@ -16,6 +16,7 @@ from controller.settings.simulation import SimulationSettings
 from controller.simulation.cluster_spec import ClusterSpec
 from controller.simulation.ground_truth import GroundTruth, Throughputs, tensor_bytes
 from controller.simulation.traces import TraceError, TraceJob
+from controller.simulation.traces.base import without_number
 from controller.simulation.traces.formats import model_slug
 from controller.slurm.simulated_job import SimulatedJob, request_text
 
@@ -137,9 +138,10 @@ class Workload:
         if not job.recorded:
             return job
         known = {name for node in self._cluster.nodes for name in node.partitions or ()}
+        types = (kind if kind in self._types else without_number(kind) for kind in job.gpu_types)
         return replace(
             job,
-            gpu_types=tuple(kind for kind in job.gpu_types if kind in self._types),
+            gpu_types=tuple(dict.fromkeys(kind for kind in types if kind in self._types)),
             partition=",".join(name for name in job.partition.split(",") if name in known),
         )
 
@@ -148,34 +150,31 @@ class Workload:
         types = job.gpu_types or self._types
         return tuple(t for t in types if self._throughputs.rate(t, job.model, job.gpus) != 0)
 
-    def _work_of(self, job: TraceJob) -> float | None:
-        """Seconds on the reference type; None: left out. Raises TraceError."""
-        drop = self._costs.drop_unfinishable
+    def _why_not(self, job: TraceJob) -> tuple[str, str]:
+        """The column that keeps it from running here, and why, in words; none: it can."""
         kind = (job.gpu_types, job.partition)
         available = self._available.get(kind)
         if available is None:
             available = self._available[kind] = self._cluster.of_types(*kind)
         if job.gpus > available:
-            if drop:
-                return None
             types = "+".join(job.gpu_types)
             where = f"partition {job.partition}" if job.partition else "the cluster"
-            problem = f"job {job.id} wants {job.gpus} GPUs, {where} has {available} {types}".rstrip()
-            raise TraceError(self._trace, job.line, job.gpus_column, problem + _LEAVE_OUT)
+            return job.gpus_column, f" wants {job.gpus} GPUs, {where} has {available} {types}".rstrip()
         usable = self._usable(job)
         if not usable:
-            if drop:
-                return None
-            types = ", ".join(job.gpu_types or self._types)
-            speed = (
-                f"the throughput of {job.model!r} with {job.gpus} GPU{'s' * (job.gpus > 1)} is 0 on {types}"
-            )
-            raise TraceError(self._trace, job.line, "", f"job {job.id}: {speed}{_LEAVE_OUT}")
-        nodes = None if self._counting else job.nodes
-        if why := self._spreads.why_not(job.gpus, nodes, usable):
-            if drop:
-                return None
-            raise TraceError(self._trace, job.line, job.gpus_column, f"job {job.id}: {why}{_LEAVE_OUT}")
+            types, gpus = ", ".join(job.gpu_types or self._types), f"{job.gpus} GPU{'s' * (job.gpus > 1)}"
+            return "", f": the throughput of {job.model!r} with {gpus} is 0 on {types}"
+        why = self._spreads.why_not(job.gpus, None if self._counting else job.nodes, usable)
+        return job.gpus_column, f": {why}" if why else ""
+
+    def _work_of(self, job: TraceJob) -> float | None:
+        """Seconds on the reference type; None: left out. Raises TraceError."""
+        drop = self._costs.drop_unfinishable
+        column, why = self._why_not(job)
+        if why and drop:
+            return None
+        if why:
+            raise TraceError(self._trace, job.line, column, f"job {job.id}{why}{_LEAVE_OUT}")
         if job.duration_seconds is not None:
             return job.duration_seconds
         assert job.steps is not None

@@ -136,6 +136,12 @@ class Row:
         return value
 
 
+def without_number(gpu_type: str) -> str:
+    """Without what Gandiva's configuration of Slurm adds to a type, the number of the GPU (`a100_0`), which a
+    type of a site may look like (`a100_80`)."""
+    return re.sub(r"_[0-9]{1,2}$", "", gpu_type)
+
+
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:39] + "…")
 
@@ -218,9 +224,8 @@ def read_table(
             seen = True
             yield Row(path, line, dict(zip(names, fields, strict=True)))
         if not seen:
-            only_header = not header and names is not None
-            problem = "no jobs: the file is empty" + (" but for its header" if only_header else "")
-            raise NoJobs(path, 1, "", problem)
+            but = " but for its header" if names and not header else ""
+            raise NoJobs(path, 1, "", f"no jobs: the file is empty{but}")
 
 
 def _check_header(
@@ -240,9 +245,7 @@ def _check_header(
     if doubled is not None:
         raise TraceError(path, line, doubled, "there are two columns of this name")
     allowed = (*needed, *optional)
-    for name in names:
-        if name in allowed:
-            continue
+    for name in (name for name in names if name not in allowed):
         import difflib
 
         # A file of another program has columns of its own: there only one that nearly is ours is misspelt.

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 
 from controller.simulation.traces.base import (
@@ -20,6 +21,7 @@ from controller.simulation.traces.base import (
     in_words,
     open_text,
     read_table,
+    without_number,
 )
 from controller.slurm.states import is_final
 
@@ -48,17 +50,9 @@ def tiresias(path: Path, hint: str) -> list[TraceJob]:
 
 
 _GAVEL = (
-    "job_type",
-    "command",
-    "working_directory",
-    "num_steps_arg",
-    "needs_data_dir",
-    "total_steps",
-    "scale_factor",
-    "priority_weight",
-    "SLO",
-    "arrival_time",
-)
+    "job_type", "command", "working_directory", "num_steps_arg", "needs_data_dir", "total_steps",
+    "scale_factor", "priority_weight", "SLO", "arrival_time",
+)  # fmt: skip
 
 
 def gavel(path: Path, hint: str) -> list[TraceJob]:
@@ -83,11 +77,9 @@ def gavel(path: Path, hint: str) -> list[TraceJob]:
 
 def philly(path: Path, hint: str) -> list[TraceJob]:
     """CSV `timestamp,duration,num_gpus[,gpu_time,cluster]`, sorted by time here; durations at least 1 s."""
-    rows: list[tuple[datetime.datetime, Row]] = []
     needed = ("timestamp", "duration", "num_gpus")
-    for row in read_table(path, delimiter=",", needed=needed, optional=("cluster",), others=True, hint=hint):
-        rows.append((_moment(row, "timestamp"), row))
-    rows.sort(key=lambda item: item[0])
+    table = read_table(path, delimiter=",", needed=needed, optional=("cluster",), others=True, hint=hint)
+    rows = sorted(((_moment(row, "timestamp"), row) for row in table), key=itemgetter(0))
     zero = rows[0][0]
     return [
         TraceJob(
@@ -105,9 +97,8 @@ def philly(path: Path, hint: str) -> list[TraceJob]:
 
 _TRES_GPUS = re.compile(r"(?:^|,)gres/gpu(?::([^=,]*))?=([0-9]+)(?=,|$)")
 _TRES_NODES = re.compile(r"(?:^|,)node=([0-9]{1,7})(?=,|$)")
-_GPU_OF_ITS_OWN = re.compile(r"_[0-9]{1,2}$")
-"""What Gandiva's configuration of Slurm adds to a type: the number of the GPU."""
 _ELAPSED = re.compile(r"(?:(?:([0-9]{1,6})-)?([0-9]{1,3}):)?([0-9]{1,2}):([0-9]{2})(?:\.[0-9]+)?", re.ASCII)
+_UNKNOWN = ("", "INVALID")
 
 
 def sacct(path: Path, hint: str) -> list[TraceJob]:
@@ -132,7 +123,8 @@ def sacct(path: Path, hint: str) -> list[TraceJob]:
         elif "+" in job_id:
             left.append(replace(job, left_out="components of heterogeneous jobs"))
         elif not (elapsed_seconds := _elapsed_seconds(row)):
-            left.append(replace(job, left_out="that never ran"))
+            why = "whose run time is not known" if elapsed_seconds is None else "that never ran"
+            left.append(replace(job, left_out=why))
         else:
             nodes = _TRES_NODES.search(f"{tres},node={said.get('NNodes', '')}")
             spread = int(nodes[1]) if nodes else 0
@@ -148,33 +140,39 @@ def sacct(path: Path, hint: str) -> list[TraceJob]:
             )
             found.append((_moment(row, "Submit"), job))
     check_unique(path, [job for _, job in found], "JobID")
-    found.sort(key=lambda item: item[0])
+    found.sort(key=itemgetter(0))
     return left + [replace(job, submit_seconds=(at - found[0][0]).total_seconds()) for at, job in found]
 
 
-def _elapsed_seconds(row: Row) -> float:
-    """In sacct's two columns for it."""
-    if row.values.get("ElapsedRaw", "").strip():
+def _elapsed_seconds(row: Row) -> float | None:
+    """In sacct's two columns for it. None: it does not know it (INVALID: an end before the start)."""
+    raw, text = (row.values.get(name, "").strip() for name in ("ElapsedRaw", "Elapsed"))
+    if raw not in _UNKNOWN:
         return row.number("ElapsedRaw")
-    if "Elapsed" not in row.values:
-        raise row.error("ElapsedRaw", "is empty, or not there, nor is Elapsed")
-    match = _ELAPSED.fullmatch(row.text("Elapsed"))
+    if text in _UNKNOWN:
+        if row.values.keys().isdisjoint(("ElapsedRaw", "Elapsed")):
+            raise row.error("ElapsedRaw", "is not there, nor is Elapsed")
+        return None
+    match = _ELAPSED.fullmatch(text)
     if match is None:
-        raise row.error("Elapsed", f"{row.text('Elapsed')[:40]!r} is not a time such as 1-02:03:04")
+        raise row.error("Elapsed", f"{text[:40]!r} is not a time such as 1-02:03:04")
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 def _tres_gpus(row: Row, tres: str) -> tuple[int, tuple[str, ...]]:
-    """How many, and each type of which there are as many. Raises TraceError; a number of 5,000 digits is none
-    for Python either."""
-    counts: Counter[str] = Counter()
-    for gpu_type, count in _TRES_GPUS.findall(tres):
-        counts[_GPU_OF_ITS_OWN.sub("", gpu_type)] += int(count) if len(count) < 9 else MAX_GPUS + 1
+    """How many, and each type of which there are as many: as it is called, or if there is none, without the
+    number of a GPU. Raises TraceError; a number of 5,000 digits is none for Python either."""
+    counts, models = Counter[str](), Counter[str]()
+    for gpu_type, digits in _TRES_GPUS.findall(tres):
+        count = int(digits) if len(digits) < 9 else MAX_GPUS + 1
+        counts[gpu_type] += count
+        models[without_number(gpu_type)] += count
     gpus = counts.pop("", 0) or sum(counts.values())
     if gpus > MAX_GPUS:
         raise row.error("AllocTRES", f"more than {MAX_GPUS} GPUs")
-    return gpus, tuple(gpu_type for gpu_type, count in counts.items() if count == gpus)
+    named, alike = ([kind for kind, count in by.items() if kind and count == gpus] for by in (counts, models))
+    return gpus, tuple(named or alike)
 
 
 def native(path: Path, hint: str) -> list[TraceJob]:
@@ -183,18 +181,9 @@ def native(path: Path, hint: str) -> list[TraceJob]:
     between them; pack and store: yes or no)."""
     needed = ("job_id", "submit_seconds", "duration_seconds", "gpus")
     optional = (
-        "nodes",
-        "model",
-        "user",
-        "account",
-        "qos",
-        "partition",
-        "weight",
-        "gpu_types",
-        "pack",
-        "max_gpus",
+        "nodes", "model", "user", "account", "qos", "partition", "weight", "gpu_types", "pack", "max_gpus",
         "store",
-    )
+    )  # fmt: skip
     jobs = []
     for row in read_table(path, delimiter=",", needed=needed, optional=optional, hint=hint):
         gpus = row.count("gpus", 0)
@@ -243,11 +232,7 @@ def _moment(row: Row, column: str) -> datetime.datetime:
 
 
 FORMATS: Mapping[str, Callable[[Path, str], list[TraceJob]]] = {
-    "gavel": gavel,
-    "tiresias": tiresias,
-    "philly": philly,
-    "sacct": sacct,
-    "native": native,
+    each.__name__: each for each in (gavel, tiresias, philly, sacct, native)
 }
 
 
@@ -261,15 +246,13 @@ def guess(path: Path) -> str | None:
     if first.count("\t") == len(_GAVEL) - 1:
         return "gavel"
     names = {name.strip() for name in first.replace("|", ",").split(",")}
-    for name, columns in (
+    formats = (
         ("tiresias", {"job_id", "num_gpu", "duration"}),
         ("philly", {"timestamp", "num_gpus"}),
         ("sacct", {"JobID", "Submit", "AllocTRES"}),
         ("native", {"job_id", "submit_seconds", "gpus"}),
-    ):
-        if columns <= names:
-            return name
-    return None
+    )
+    return next((name for name, columns in formats if columns <= names), None)
 
 
 def read_trace(path: Path, trace_format: str, left_out: LeftOut | None = None) -> list[TraceJob]:

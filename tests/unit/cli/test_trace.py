@@ -26,15 +26,17 @@ TIMES = "2026-11-21T14:58:54|2026-11-21T14:58:55|2026-11-21T14:59:59"
 
 
 def trace(tmp_path: Path, *lines: str) -> tuple[int, Path]:
-    (tmp_path / "answer").write_text("\n".join([f"{FIELDS.replace(',', '|')}|AdminComment", *lines]) + "\n")
+    (tmp_path / "answer").write_text(
+        "\n".join([f"{FIELDS.replace(',', '|')}|Constraints|AdminComment", *lines]) + "\n"
+    )
     (tmp_path / "sacct").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\ncat {tmp_path}/answer\n')
     (tmp_path / "sacct").chmod(0o755)
     out = tmp_path / "trace.txt"
     return main(["trace", "sacct", "-S", "now-1days", "--sacct", f"{tmp_path}/sacct", "-o", str(out)]), out
 
 
-def line(job: int, tres: str, comment: str) -> str:
-    return f"{job}|{TIMES}|60|{tres}|{tres}|COMPLETED|alice|a|gpu|normal|{comment}"
+def line(job: int, tres: str, comment: str, constraint: str = "") -> str:
+    return f"{job}|{TIMES}|60|{tres}|{tres}|COMPLETED|alice|a|gpu|normal|{constraint}|{comment}"
 
 
 def test_jobs_of_gandiva_count_with_the_gpus_they_asked_for(
@@ -79,6 +81,33 @@ def test_the_nodes_and_types_of_a_request_count_too(tmp_path: Path) -> None:
     ]
     (job,) = read_trace(out, "sacct")
     assert (job.gpus, job.nodes, job.gpu_types) == (4, 2, ("a100", "h100"))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "types"),
+    [
+        ("gandiva_a100", ("a100",)),
+        ("(fast|slow)&gandiva_a100", ("a100",)),
+        ("fast&gandiva_nvidia_h100.80", ("nvidia_h100.80",)),
+        ("gandiva_a100|gandiva_h100", ()),
+        ("gandiva_a100&fast", ()),
+        ("", ()),
+    ],
+)
+@pytest.mark.parametrize("comment", ["", "by hand", REQUEST])
+def test_an_ordinary_job_has_the_type_of_the_constraint_that_stands_for_it(
+    tmp_path: Path, constraint: str, types: tuple[str, ...], comment: str
+) -> None:
+    """The job_submit module makes `gpu:a100:2` that. What users write themselves may be more."""
+    code, out = trace(tmp_path, line(1, "cpu=2,gres/gpu=2,node=1", comment, constraint))
+    assert code == 0 and "gandiva" not in out.read_text()
+    (job,) = read_trace(out, "sacct")
+    assert (job.gpus, job.gpu_types) == (2, () if comment == REQUEST else types)
+
+
+def test_the_end_is_not_before_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", "sacct", "-S", "now", "-E", "now-1days", "--sacct", f"{tmp_path}/none"]) == 1
+    assert "--endtime is before --starttime" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("root", [True, False])

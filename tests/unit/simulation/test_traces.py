@@ -141,6 +141,49 @@ def test_types_and_partitions_of_another_cluster_do_not_count(tmp_path: Path) ->
     assert [(job.gpu_types, job.partition) for job in workload.jobs.values()] == [(("v100",), ""), ((), "")]
 
 
+@pytest.mark.parametrize(
+    ("cluster", "types"),
+    [
+        ("a100_80:4,a100_40:4", [("a100_80",), ("a100_40",), (), ()]),
+        ("a100:4,a100_80:4", [("a100_80",), ("a100",), ("a100",), ()]),
+        ("a100:8,h100:4", [("a100",), ("a100",), ("a100",), ("h100",)]),
+        ("v100:4,k80:4", [(), (), (), ()]),
+    ],
+)
+def test_a_type_is_that_of_one_gpu_where_the_cluster_does_not_have_it_itself(
+    tmp_path: Path, cluster: str, types: list[tuple[str, ...]]
+) -> None:
+    """`a100_0` is GPU 0 of a node under Gandiva, `a100_80` a site's own type."""
+    tres = ("a100_80=4", "a100_40=2", "a100_0=1,gres/gpu:a100_1=1", "h100_1=1")
+    text = SACCT + "".join(f"{i}|2026-10-01T10:00:00|60|gres/gpu:{one}|a\n" for i, one in enumerate(tres))
+    path = write(tmp_path, text)
+    jobs, simulated = read_trace(path, "sacct"), parse_settings("").simulation
+    workload = Workload(path, jobs, parse_cluster(cluster, 4), Throughputs(), simulated)
+    assert [job.gpu_types for job in workload.jobs.values()] == types
+
+
+@pytest.mark.parametrize("column", ["Elapsed", "ElapsedRaw"])
+@pytest.mark.parametrize("elapsed", ["", " ", "INVALID"])
+def test_a_job_of_which_sacct_does_not_know_how_long_it_ran_is_left_out(
+    tmp_path: Path, column: str, elapsed: str
+) -> None:
+    """INVALID: its end is before its start, by clocks that differ."""
+    one = "|2026-10-01T10:00:00|{}|gres/gpu=1|a\n"
+    good = "60" if column == "ElapsedRaw" else "00:01:00"
+    text = SACCT.replace("ElapsedRaw", column) + "1" + one.format(elapsed) + "2" + one.format(good)
+    left_out = LeftOut()
+    assert [job.id for job in read_trace(write(tmp_path, text), "sacct", left_out)] == ["2"]
+    assert in_words(left_out) == "1 whose run time is not known"
+
+
+def test_either_column_says_how_long_a_job_ran(tmp_path: Path) -> None:
+    text = "JobID|Submit|Elapsed|ElapsedRaw|AllocTRES\n" + "".join(
+        f"{elapsed}|2026-10-01T10:00:00|{elapsed}|gres/gpu=1\n" for elapsed in ("00:01:00|", "INVALID|60")
+    ).replace("00:01:00||2026", "1|2026").replace("INVALID|60|2026", "2|2026")
+    jobs = read_trace(write(tmp_path, text), "sacct")
+    assert [(job.id, job.duration_seconds) for job in jobs] == [("1", 60), ("2", 60)]
+
+
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
 def test_the_mark_of_a_spreadsheet_at_the_begin_is_no_part_of_a_name(tmp_path: Path, name: str) -> None:
     data = ("\ufeff" + NATIVE + "a,0,1,1\n").encode()
