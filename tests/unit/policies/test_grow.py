@@ -470,6 +470,14 @@ def test_where_it_cannot_be_kept_to_its_gpus_it_is_bound_to_no_others(name: str)
     assert c.jobs[JobId(1)].placement.allocation == gpu_set("s0:0")
 
 
+@pytest.mark.parametrize(("shards", "among"), [(1, {0, 1, 2}), (2, {0, 1, 2, 3})])
+def test_it_is_bound_to_no_gpu_that_has_no_shard_left(shards: int, among: set[int]) -> None:
+    c = in_place("fifo", running(make_job(1, 1, 1e6), gpu_set("s0:3")), floating(2), servers=0)
+    c.change_node(make_node("s0", 4, shards=shards))
+    pass_time(c, 0)
+    assert {gpu.ordinal for gpu in c.jobs[JobId(2)].placement.allocation} == among
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_only_where_the_site_lets_it(enabled: bool) -> None:
     c = in_place("fifo", floating(1), in_place=enabled)

@@ -88,6 +88,13 @@ def test_who_may_go(changes: dict[str, Any], remembered: Any, may: bool) -> None
         assert draft.wake_at == NOW + 1.0, "the plan is made again when the cool-down is over"
 
 
+def test_after_a_clock_that_was_set_back_a_job_cools_down_once() -> None:
+    migrations, draft, snapshot = guard(remembered={"1": NOW + 1e6})
+    assert not migrations.may_go(snapshot.jobs[JobId(1)]) and draft.wake_at == NOW + 600.0
+    migrations.save()
+    assert draft.remembered[NAME] == {"1": NOW}
+
+
 def test_those_on_their_way_count() -> None:
     """However long their way is."""
     assert guard(most_at_once=2, remembered={"1": NOW})[0].left == 2, "it has arrived"

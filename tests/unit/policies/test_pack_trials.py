@@ -286,11 +286,14 @@ def test_a_damaged_memory_is_one_with_nothing_in_it(damaged: Any) -> None:
     assert together(c) == {frozenset({1, 2})}
 
 
-def test_jobs_of_a_trial_are_busy_for_all_moves() -> None:
-    class Nothing:
-        def change(self, *_: object) -> None: ...
-        def restore(self, *_: object) -> None: ...
+class Nothing:
+    """No mechanism plans."""
 
+    def change(self, *_: object) -> None: ...
+    def restore(self, *_: object) -> None: ...
+
+
+def test_jobs_of_a_trial_are_busy_for_all_moves() -> None:
     jobs = {JobId(n): running(make_job(n), gpu_set(f"n1:{n}")) for n in (1, 2, 3)}
     snapshot = Snapshot(time=5.0, nodes={}, jobs=jobs)
     draft = Draft(Nothing(), {})
@@ -308,3 +311,18 @@ def test_jobs_of_a_trial_are_busy_for_all_moves() -> None:
     again = Trials(late, draft, "one", long)
     assert again.score("that") is None
     assert again.ripe(lambda _: True) == [] and not again.busy(JobId(1)), "one of its jobs has ended"
+
+
+@pytest.mark.parametrize("doubled", [[2, 3], [1, 2]])
+def test_of_a_memory_in_which_a_job_is_on_two_trials_nothing_is_kept(doubled: list[int]) -> None:
+    """One of them would never end. `doubled`: the jobs of the second."""
+    jobs = {JobId(n): running(make_job(n), gpu_set(f"n1:{n}")) for n in (1, 2, 3)}
+    rows = [["one", "what", ids, [1.0, 1.0], 5.0, 0.0, False] for ids in ([1, 2], doubled)]
+    snapshot, draft = Snapshot(time=5.0, nodes={}, jobs=jobs), Draft(Nothing(), {})
+    draft.remember("trials", {"open": rows, "judged": {"one that": [1.5, 5.0]}})
+    settings = PackSettings(trial_seconds=60.0, cooldown_seconds=60.0)
+    trials = Trials(snapshot, draft, "one", settings)
+    assert not any(map(trials.busy, jobs)) and trials.score("that") is None
+    draft.remember("trials", {"open": rows[:1], "judged": {"one that": [1.5, 5.0]}})
+    trials = Trials(snapshot, draft, "one", settings)
+    assert trials.busy(JobId(2)) and not trials.busy(JobId(3)) and trials.score("that") == 1.5

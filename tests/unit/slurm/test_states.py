@@ -11,6 +11,7 @@ from controller.slurm.states import (
     USER_HOLD_BEGIN,
     begin_reached,
     held_by_other,
+    is_final,
     job_state,
     node_up,
     state_name,
@@ -42,6 +43,26 @@ def test_a_flag_of_a_later_slurm_does_not_hide_the_base_state() -> None:
 def test_unknown_words_alone_mean_nothing() -> None:
     assert job_state(["SOMETHING_NEW"]) is None
     assert job_state([]) is None
+
+
+@pytest.mark.parametrize(
+    ("word", "final"),
+    [
+        ("COMPLETED", True),
+        ("CANCELLED by 1000", True),
+        ("OUT_OF_MEMORY", True),
+        ("A_STATE_OF_A_LATER_SLURM", True),
+        ("CANCELLED+", True),
+        ("COMPLETING", False),
+        ("REQUEUED", False),
+        ("SUSPENDED", False),
+        ("STOPPED", False),
+        ("", False),
+    ],
+)
+def test_which_states_are_final(word: str, final: bool) -> None:
+    """What is not known is: a trace has such jobs, and a report asks sacct no more about them."""
+    assert is_final(word) is final
 
 
 @pytest.mark.parametrize("words", [["IDLE"], ["MIXED"], ["ALLOCATED", "PLANNED"], ["MIXED", "COMPLETING"]])
