@@ -58,7 +58,7 @@ return function(parts)
    end
 
    -- One field: its GPUs, its shards, and the words that are neither (kept as they were written).
-   local function field(name, text)
+   function M.field(text)
       local found = { gpus = {}, shards = false, others = {} }
       for word in (text or ""):gmatch("[^,]+") do
          local item, malformed = M.item(word)
@@ -92,7 +92,7 @@ return function(parts)
          if text and #text > 4096 then
             check.refuse(M.WRITTEN[name] .. ": too long", "ESLURM_INVALID_GRES")
          end
-         local found = field(name, text)
+         local found = M.field(text)
          request[name] = found
          request.any = request.any or #found.gpus > 0
          request.shards = request.shards or found.shards
@@ -120,14 +120,21 @@ return function(parts)
       return model ~= nil and not M.meant(kind) and check.has(settings.models, model)
    end
 
-   -- Whether types are asked for, and the module has to say them in another way: Slurm has none of these models.
-   function M.names_models(request)
-      local some = false
+   -- Whether all types asked for are of GPUs here; others are Slurm's to judge.
+   function M.knows(request)
       for _, kind in ipairs(request.kinds) do
          if not M.meant(kind) and not M.is_index_type(kind) then return false end
-         some = some or not M.is_index_type(kind)
       end
-      return some
+      return true
+   end
+
+   -- Whether types are asked for, and the module has to say them in another way: Slurm has none of these models.
+   function M.names_models(request)
+      if not M.knows(request) then return false end
+      for _, kind in ipairs(request.kinds) do
+         if M.meant(kind) then return true end
+      end
+      return false
    end
 
    function M.refuse_malformed(request)

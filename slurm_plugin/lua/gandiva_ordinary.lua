@@ -11,7 +11,7 @@ return function(parts)
    local M = {}
 
    local FEATURE = "gandiva_"
-   local OURS = FEATURE .. "[%w._-]+$"
+   local OURS = FEATURE .. "([%w._-]+)$"
 
    -- The user's own constraint and ours.
    local function constraint(old, model)
@@ -27,20 +27,23 @@ return function(parts)
       return old .. "&" .. feature
    end
 
-   -- Where sbatch leaves its request for srun to find.
-   local VARIABLES = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK" }
+   -- Where sbatch leaves its request for srun to find, and what its words lack of a GRES.
+   local VARIABLES = { SLURM_GPUS = "gpu:", SLURM_GPUS_PER_NODE = "gpu:", SLURM_GPUS_PER_SOCKET = "gpu:",
+      SLURM_GPUS_PER_TASK = "gpu:", SLURM_TRES_PER_TASK = "" }
 
-   local function untype_environment(job_desc, written)
-      local environment = job_desc.environment
-      if not environment then return end
-      local kind = written:gsub("%p", "%%%0")
-      for _, name in ipairs(VARIABLES) do
-         local count = tostring(environment[name] or ""):match("^" .. kind .. ":(%d+)$")
-         if count then environment[name] = count end
-      end
-      local tasks = environment.SLURM_TRES_PER_TASK
-      if type(tasks) == "string" then
-         environment.SLURM_TRES_PER_TASK = tasks:gsub("gres/gpu:" .. kind .. "([:=]%d+)", "gres/gpu%1")
+   local function untype_environment(job_desc, kinds)
+      for name, lacks in pairs(job_desc.environment and VARIABLES or {}) do
+         local text = check.text(job_desc.environment[name])
+         local found = gres.field(text and #text <= 4096 and text:gsub("[^,]+", lacks .. "%0") or nil)
+         local typed = false
+         for _, item in ipairs(found.gpus) do
+            typed = typed or item.kind ~= nil
+            found.malformed = found.malformed or (item.kind and not check.has(kinds, item.kind))
+         end
+         if typed and not found.malformed then
+            local untyped = gres.untyped({ [name] = found }, name)
+            job_desc.environment[name] = lacks == "" and untyped or untyped:match("%d+$")
+         end
       end
    end
 
@@ -53,7 +56,7 @@ return function(parts)
          if #request[name].gpus > 0 then job_desc[name] = gres.untyped(request, name) end
       end
       job_desc.features = features
-      for _, written in ipairs(request.written) do untype_environment(job_desc, written) end
+      untype_environment(job_desc, request.kinds)
    end
 
    -- The controller asks for shards, without --gandiva, to keep GPUs for a job that migrates (docs/migration.md).
@@ -74,7 +77,13 @@ return function(parts)
          check.refuse(string.format("srun outside a job takes GPUs with a type as --gres=gpu:%s:N only; or use sbatch",
             check.shown(request.written[1])), "ESLURM_INVALID_GRES")
       end
-      rewrite(job_desc, request, check.text(job_desc.features))
+      local features = check.text(job_desc.features)
+      local named = features and ("&" .. features):match("&" .. OURS)
+      if named and gres.names_models(request) and gres.meant(named) ~= gres.model(request) then
+         check.refuse(string.format("gpu:%s with --constraint=%s: two GPU types; give one of them",
+            check.shown(request.written[1]), check.shown(features)), "ESLURM_INVALID_GRES")
+      end
+      rewrite(job_desc, request, features)
    end
 
    function M.modify(job_desc, job_rec)

@@ -406,7 +406,9 @@ return function(parts)
 
    -- A site may have time-slicing on for all who do not decline.
    function M.by_default(job_desc, part_list, flags)
-      if settings.default ~= "on" or flags.declined or not gres.read(job_desc).any then return false end
+      if settings.default ~= "on" or flags.declined then return false end
+      local request = gres.read(job_desc)
+      if not request.any or not gres.knows(request) then return false end
       for _, name in ipairs(check.partitions(job_desc, part_list)) do
          if #settings.partitions > 0 and not check.has(settings.partitions, name) then return false end
       end

@@ -67,6 +67,53 @@ def test_what_srun_inherits_is_compared_as_text(site: Slurmctld) -> None:
     assert other.environment == {"SLURM_GPUS": "A100x80gb:2"}
 
 
+@pytest.mark.parametrize(
+    ("asked", "inherited", "count"),
+    [
+        ("2080ti", {"SLURM_GPUS": "2080ti"}, "1"),
+        ("a100", {"SLURM_GPUS": "a100"}, "1"),
+        ("A100", {"SLURM_GPUS_PER_NODE": "A100"}, "1"),
+        ("A100:1,gres/gpu:a100:2", {"SLURM_GPUS": "A100:1,a100:2"}, "3"),
+        ("A100", {"SLURM_TRES_PER_TASK": "cpu:2,gres/gpu:A100"}, "cpu:2,gres/gpu:1"),
+        ("A100:2", {"SLURM_TRES_PER_TASK": "gres/gpu:a100=2,license/x:1"}, "license/x:1,gres/gpu:2"),
+        ("A100:2", {"SLURM_GPUS": "A1002"}, "A1002"),
+        ("A100:2", {"SLURM_GPUS": "A100:1,k80:1"}, "A100:1,k80:1"),
+        ("A100:2", {"SLURM_GPUS": "," * 5000}, "," * 5000),
+    ],
+)
+def test_what_srun_inherits_has_the_count_that_the_job_has(
+    make_slurmctld: Callable[..., Slurmctld], asked: str, inherited: dict[str, str], count: str
+) -> None:
+    site = make_slurmctld(models=["2080ti", "A100"], aliases={"a100": "A100"})
+    answer = site.submit(tres_per_job=f"gres/gpu:{asked}", environment=inherited)
+    assert answer.rc == 0 and list((inherited | answer.environment).values()) == [count]
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("k", 1024), ("kib", 1024), ("kb", 1000), ("KB", 1000)])
+def test_units_are_slurms(site: Slurmctld, unit: str, factor: int) -> None:
+    answer = site.submit(tres_per_node=f"gres/gpu:A100:2{unit}")
+    assert answer.fields["tres_per_node"] == f"gres/gpu:{2 * factor}"
+
+
+def test_a_constraint_that_names_another_type_is_refused_at_submission(site: Slurmctld) -> None:
+    for constraint in ("gandiva_H800", "fat&gandiva_H800"):
+        answer = site.submit(tres_per_node="gres/gpu:a100:1", features=constraint)
+        assert answer.rc != 0 and answer.fields == {}
+        assert f"gpu:a100 with --constraint={constraint}" in answer.said[0]
+    for constraint in ("gandiva_A100", "gandiva_a100"):
+        same = site.submit(tres_per_node="gres/gpu:a100:1", features=constraint)
+        assert (same.rc, same.fields["features"]) == (0, "gandiva_A100")
+
+
+def test_jobs_for_other_nodes_are_told_nothing_where_time_slicing_is_the_default(
+    make_slurmctld: Callable[..., Slurmctld],
+) -> None:
+    site = make_slurmctld(default="on", models=["a100"])
+    for words in ("gres/gpu:k80:2", "gres/gpu:a100:1,gres/gpu:k80:1"):
+        answer = site.submit(**BATCH, tres_per_node=words)
+        assert (answer.rc, answer.said, answer.fields) == (0, [], {})
+
+
 def test_an_alias_is_the_model_it_stands_for(site: Slurmctld) -> None:
     answer = site.submit(tres_per_job="gres/gpu:a100:2", environment={"SLURM_GPUS": "a100:2"})
     assert answer.fields == {"tres_per_job": "gres/gpu:2", "features": "gandiva_A100"}
