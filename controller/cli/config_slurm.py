@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from controller.cli.common import Subparsers, add_options
 from controller.cli.outputs import refuse_inputs
+from controller.slurm.gres import taken_for_one
 from controller.slurm_config.description import SlurmConfigError, load
 from controller.slurm_config.fragments import PARTS, Options, render, write
 
@@ -43,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
     if problem := _wrong_path(options):
         raise SlurmConfigError(problem)
     description = load(args.cluster)
+    if same := taken_for_one(description.shared_types):
+        print(f"gandiva: {same} (docs/plugin.md)", file=sys.stderr)
     files = render(description, options, [args.part] if args.part else None)
     if args.output_dir is None:
         sys.stdout.write("\n".join(f"### {name}\n{text}" for name, text in files.items()))

@@ -13,7 +13,7 @@ A GPU's type is `<model>_<index>` (docs/interfaces.md, section 1), so a type nam
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -22,7 +22,8 @@ from controller.model import GPU_MODEL, GpuSet, by_node, on_nodes
 from controller.slurm.port import SlurmGpu
 
 _OUTSIDE_PARENTHESES = re.compile(r",(?![^()]*\))")
-_TYPE = re.compile(rf"({GPU_MODEL})_([0-9]{{1,4}})")
+_TYPE = re.compile(rf"({GPU_MODEL})_([0-5]?[0-9]|6[0-3])")
+"""Of a single GPU. A node has 64 at most, as for agents: `rtx_8000` and `a100_80` are a site's own."""
 _COUNT = re.compile(r"([0-9]+)([KMGTP]?)")
 _SCALE = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 _EMPTY = frozenset({"", "(null)", "N/A"})
@@ -99,9 +100,22 @@ def split_type(type_: str) -> tuple[str, int] | None:
     return (match[1], int(match[2])) if match else None
 
 
+def taken_for_one(types: Iterable[str]) -> str:
+    """What to say of different types that are the same to Slurm; empty: there are none."""
+    first: dict[int, str] = {}
+    pairs = [(first.setdefault(type_id(each), each), each) for each in sorted(set(types))]
+    same = ", ".join(f"{one} for {other}" for one, other in pairs if one != other)
+    return same and f"Slurm takes {same}: an ordinary job that asks for exactly one can get the other"
+
+
+def type_id(type_: str) -> int:
+    """What Slurm compares types by: the sum of their bytes, each shifted by its place (`gres_build_id`)."""
+    return sum(byte << 8 * (place % 4) for place, byte in enumerate(type_.encode())) % 2**32
+
+
 def node_gpus(configured: str) -> tuple[SlurmGpu, ...]:
     """The GPUs of a node, by index, from its configured GRES. GPUs whose type names no single GPU are
-    not ours and are left out, also where the site has called them so: `rtx_8000`. Raises ValueError."""
+    not ours and are left out, also where the site has called them so: `v100_32`. Raises ValueError."""
     found: dict[int, SlurmGpu] = {}
     items = parse_gres(configured)
     shards = {item.type: item.count for item in items if item.name == "shard"}
@@ -110,8 +124,7 @@ def node_gpus(configured: str) -> tuple[SlurmGpu, ...]:
         if item.name == "gpu" and item.count == 1 and split is not None:
             model, index = split
             found[index] = SlurmGpu(index=index, model=model, shards=shards.get(item.type, 0))
-    ours = any(gpu.shards for gpu in found.values()) or 0 in found
-    return tuple(found[index] for index in sorted(found)) if ours else ()
+    return tuple(found[index] for index in sorted(found)) if 0 in found else ()
 
 
 def indices_of(name: str, text: str) -> frozenset[int]:

@@ -4,7 +4,7 @@
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,9 +13,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from controller.errors import GandivaError
 from controller.model import GPU_MODEL, MAX_WEIGHT
-from controller.settings.base import wrong
+from controller.settings.base import read_file, wrong
 from controller.slurm import hostlist
-from controller.slurm.gres import Gres, parse_gres
+from controller.slurm.gres import Gres, parse_gres, type_id
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -70,12 +70,14 @@ ConfigValue = Annotated[str, matching(r"[^\s#]+", 1024, "a value without blanks 
 
 
 def _without(*keys: str) -> AfterValidator:
-    """Options of a line, without those that other keys of the description make."""
+    """Options of a line, without those that other keys of the description make. Slurm ignores their case."""
     ours = {key.lower() for key in keys}
 
     def check(options: Mapping[str, str]) -> Mapping[str, str]:
         if own := next((key for key in options if key.lower() in ours), None):
             raise ValueError(f"{own} has a key of its own here")
+        if len({key.lower() for key in options}) < len(options):
+            raise ValueError("a key is there twice, in another case")
         return options
 
     return AfterValidator(check)
@@ -116,6 +118,16 @@ class _Table(BaseModel):
     """A misspelt key must not be ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
+
+    @model_validator(mode="after")
+    def _agree(self) -> "_Table":
+        if problem := next(iter(self._problems()), None):
+            raise ValueError(problem)
+        return self
+
+    def _problems(self) -> Iterable[str]:
+        """What its keys say against each other."""
+        return ()
 
 
 class Cluster(_Table):
@@ -161,7 +173,7 @@ class Nodes(_Table):
     mem_spec_limit: Annotated[int, Field(ge=0)] | None = None
     """MiB that no job gets."""
     core_spec_count: Annotated[int, Field(ge=0)] | None = None
-    state: ConfigValue | None = None
+    state: Literal["CLOUD", "DOWN", "DRAIN", "EXTERNAL", "FAIL", "FAILING", "FUTURE", "UNKNOWN"] | None = None
     options: Annotated[
         Mapping[ConfigKey, ConfigValue], _without(*NODE_KEYS.values(), "Gres", "Feature", "Features")
     ] = {}
@@ -174,23 +186,21 @@ class Nodes(_Table):
         | None
     ) = None
 
-    @model_validator(mode="after")
-    def _agree(self) -> "Nodes":
-        if self.gpus and self.gpu_model is None:
-            raise ValueError(f'gpus is {self.gpus} but gpu_model is missing: name it, such as "a100"')
-        if self.gpu_model is not None and not self.gpus:
-            raise ValueError(f"gpu_model is {self.gpu_model!r} but gpus is 0: give their number, 1 to 256")
-        if self.gpus and not {item.name for item in self.others}.isdisjoint(("gpu", "shard")):
-            raise ValueError(f"gres is {self.gres!r}: gpu and shard are made from gpu_model and gpus")
+    def _problems(self) -> Iterable[str]:
+        if (self.gpu_model is None) == bool(self.gpus):
+            yield f"gpu_model is {self.gpu_model!r} but gpus is {self.gpus}: give both, or neither"
+        others = {item.name for item in self.others}
+        if (self.gres and not others) or (self.gpus and others & {"gpu", "shard", "mps"}):
+            yield f"gres is {self.gres!r}: expected others than those that gpu_model and gpus make"
+        if (reserved := self.mem_spec_limit or 0) >= self.memory_mib:
+            yield f"mem_spec_limit is {reserved} of {self.memory_mib} MiB: nothing is left for jobs"
         count = len(hostlist.expand(self.names))
         for key, value in (("address", self.address), ("ports", self.ports)):
             given = len(hostlist.expand(value)) if value is not None else 1
             if given not in (1, count):
-                expected = f"expected 1 or {count}"
-                raise ValueError(f"{key} {value!r} gives {given} values for {count} nodes: {expected}")
+                yield f"{key} {value!r} gives {given} values for {count} nodes: expected 1 or {count}"
         if count > 1 and self.ports is None and self.host is not None:
-            raise ValueError('several nodes on one host need ports, such as "[17001-17004]"')
-        return self
+            yield 'several nodes on one host need ports, such as "[17001-17004]"'
 
     @property
     def others(self) -> tuple[Gres, ...]:
@@ -270,35 +280,45 @@ class ClusterDescription(_Table):
     gandiva: Gandiva = Gandiva()
     cgroup: Cgroup = Cgroup()
 
-    @model_validator(mode="after")
-    def _agree(self) -> "ClusterDescription":
-        names = Counter(name for group in self.nodes for name in hostlist.expand(group.names))
-        if twice := [name for name, count in names.items() if count > 1]:
-            raise ValueError(f"nodes: {twice[0]} is in more than one [[nodes]] table: expected once")
-        partitions = Counter(partition.name for partition in self.partitions)
-        if twice := [name for name, count in partitions.items() if count > 1]:
-            raise ValueError(f"partitions: {twice[0]} is described twice: expected once")
-        for each in self.partitions:
-            if unknown := [name for name in self.members(each) if name not in names]:
-                raise ValueError(f"partitions: {each.name} has the node {unknown[0]}, in no [[nodes]] table")
+    def _problems(self) -> Iterable[str]:
+        nodes = Counter(name for group in self.nodes for name in hostlist.expand(group.names))
+        partitions, sets = (Counter(each.name for each in some) for some in (self.partitions, self.node_sets))
+        for key, names in (("nodes", nodes), ("partitions", partitions), ("node_sets", sets)):
+            for name in (name for name, count in names.items() if count > 1 or name.upper() == "DEFAULT"):
+                yield f"{key}: {name} is described twice, or a word of Slurm's: expected another name"
+        tables: tuple[Partition | NodeSet, ...] = (*self.partitions, *self.node_sets)
+        for each in tables:
+            key = "partitions" if isinstance(each, Partition) else "node_sets"
+            for name in (name for name in self.members(each) if name not in nodes):
+                yield f"{key}: {each.name} has the node {name}, in no [[nodes]] table"
+        if empty := [each.name for each in self.node_sets if each.nodes is each.feature is None]:
+            yield f"node_sets: {empty[0]} has neither nodes nor feature: expected one of them"
         if len(defaults := [partition.name for partition in self.partitions if partition.default]) > 1:
-            several = " and ".join(defaults)
-            raise ValueError(f"partitions: {several} have default = true: expected one at most")
+            yield f"partitions: {' and '.join(defaults)} have default = true: expected one at most"
         if unknown := [name for name in self.gandiva.partitions if name not in partitions]:
             expected = ", ".join(partitions)
-            raise ValueError(f"gandiva.partitions: {unknown[0]!r} is not a partition: expected {expected}")
+            yield f"gandiva.partitions: {unknown[0]!r} is not a partition: expected {expected}"
+        shared = {type_id(each): each for each in self.shared_types}
+        own = [item.type for group in self.nodes for item in group.others if item.name in ("gpu", "shard")]
+        for name in (*own, *self.models, *self.gandiva.gpu_aliases):
+            if same := shared.get(type_id(name)):
+                yield f"type {name}: Slurm takes it for {same}, a shared GPU: expected another name"
         for alias, model in self.gandiva.gpu_aliases.items():
-            if alias in self.models or model not in self.models:
-                expected = f"another name for one of {', '.join(self.models)}"
-                raise ValueError(f"gandiva.gpu_aliases: {alias} = {model!r}: expected {expected}")
+            if alias in (*own, *self.models) or model not in self.models:
+                expected = f"another name, no node's, for one of {', '.join(self.models)}"
+                yield f"gandiva.gpu_aliases: {alias} = {model!r}: expected {expected}"
         if not any(group.gpus for group in self.nodes):
-            raise ValueError("nodes: none has GPUs: give gpu_model and gpus for at least one [[nodes]] table")
-        return self
+            yield "nodes: none has GPUs: give gpu_model and gpus for at least one [[nodes]] table"
 
     @property
     def models(self) -> list[str]:
         """The GPU types of its nodes."""
         return sorted({group.gpu_model for group in self.nodes if group.gpu_model is not None})
+
+    @property
+    def shared_types(self) -> set[str]:
+        """The GRES types of the GPUs that Gandiva shares: each of one GPU."""
+        return {f"{group.gpu_model}_{index}" for group in self.nodes for index in range(group.gpus)}
 
     def members(self, each: Partition | NodeSet) -> list[str]:
         """The names of the nodes of a partition or a node set."""
@@ -333,14 +353,8 @@ def parse(text: str, source: str = "cluster description") -> ClusterDescription:
 
 
 def load(path: Path) -> ClusterDescription:
-    """Read and check the description in a file. Raises DescriptionError, also for one over 1 MiB."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise DescriptionError(str(path), [f"cannot be read: {error.strerror or error}"]) from error
-    if len(data) > MAX_FILE_BYTES:
-        raise DescriptionError(str(path), [f"has over {MAX_FILE_BYTES} bytes: not a cluster description"])
+    """Read and check the description in a file. Raises SlurmConfigError, also for one over 1 MiB."""
+    data = read_file(path, MAX_FILE_BYTES, SlurmConfigError)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

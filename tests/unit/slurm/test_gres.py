@@ -16,6 +16,7 @@ from controller.slurm.gres import (
     node_gpus,
     parse_gres,
     split_type,
+    taken_for_one,
     tres_memory_mib,
 )
 from controller.slurm.port import SlurmGpu
@@ -41,9 +42,36 @@ def test_a_gpu_without_shards_has_none() -> None:
     assert node_gpus("gpu:v100_0:1") == (SlurmGpu(0, "v100", 0),)
 
 
-@pytest.mark.parametrize("configured", ["gpu:rtx_8000:4", "gpu:gtx_1080:1", "gpu:a100_80:8,shard:a100_80:64"])
+@pytest.mark.parametrize(
+    "configured",
+    [
+        "gpu:rtx_8000:4",
+        "gpu:gtx_1080:1",
+        "gpu:a100_80:8,shard:a100_80:64",
+        "gpu:rtx_8000:1,shard:rtx_8000:8",
+        "gpu:a100_80:1,shard:a100_80:16",
+        "gpu:v100_32:1,shard:v100_32:8",
+    ],
+)
 def test_a_sites_own_name_is_no_gpu_of_ours(configured: str) -> None:
     assert node_gpus(configured) == ()
+    assert node_gpus(f"gpu:a100_0:1,{configured}")[0] == SlurmGpu(0, "a100", 0)
+
+
+def test_indices_of_a_sites_own_name_are_those_that_slurm_says() -> None:
+    assert indices_of("gpu", "gpu:rtx_8000:1(IDX:0)") == {0}
+
+
+@pytest.mark.parametrize(
+    ("types", "expected"),
+    [
+        (["h100_0", "h100_1", "h200_0"], "Slurm takes h100_1 for h200_0"),
+        (["A100_0", "_100A0"], "Slurm takes A100_0 for _100A0"),
+        (["a100_0", "a100_1", "a100_0", "l4", "a100"], ""),
+    ],
+)
+def test_types_that_slurm_takes_for_one(types: list[str], expected: str) -> None:
+    assert taken_for_one([*types, *types]).partition(": ")[0] == expected
 
 
 def test_whole_gpus_in_use_are_those_with_a_count() -> None:
@@ -93,7 +121,7 @@ def test_indices() -> None:
     assert none.indices == ()
 
 
-@pytest.mark.parametrize("type_", ["a100", "a100_", "_1", "-_1", "a b_1", "a100_x"])
+@pytest.mark.parametrize("type_", ["a100", "a100_", "_1", "-_1", "a b_1", "a100_x", "a100_64", "rtx_8000"])
 def test_types_of_no_single_gpu(type_: str) -> None:
     assert split_type(type_) is None
 
@@ -112,7 +140,7 @@ def test_binding_of_a_request_without_shards_is_empty() -> None:
 slugs = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,8}", fullmatch=True)
 
 
-@given(slugs, st.integers(0, 9999))
+@given(slugs, st.integers(0, 63))
 def test_types_round_trip(model: str, index: int) -> None:
     assert split_type(f"{model}_{index}") == (model, index)
 

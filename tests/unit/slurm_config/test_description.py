@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.slurm_config.description import DescriptionError, load, parse
+from controller.slurm_config.description import DescriptionError, SlurmConfigError, load, parse
 
 GOOD = """
 [cluster]
@@ -56,8 +56,8 @@ def test_defaults_are_the_documented_ones() -> None:
         ("cpus = 16\n", "", "nodes[0].cpus: missing"),
         ("memory_mib = 8192", "memory_mib = 8.5", "nodes[0].memory_mib: "),
         ('gpu_model = "a100"', 'gpu_model = "A100 80"', "nodes[0].gpu_model: "),
-        ('gpu_model = "a100"\n', "", "nodes[0]: gpus is 4 but gpu_model is missing"),
-        ("gpus = 4", "gpus = 0", "none has GPUs|gpu_model is 'a100' but gpus is 0"),
+        ('gpu_model = "a100"\n', "", "nodes[0]: gpu_model is None but gpus is 4: give both"),
+        ("gpus = 4", "gpus = 0", "gpu_model is 'a100' but gpus is 0"),
         ("gpus = 4", 'gpus = 4\ngpu_device = "/dev/nvidia0"', "nodes[0].gpu_device: "),
         ("gpus = 4", 'gpus = 4\nfeatures = ["a b"]', "nodes[0].features[0]: "),
         ("gpus = 4", 'gpus = 4\nports = "[1-3]"', "ports '[1-3]' gives 3 values for 2 nodes"),
@@ -76,6 +76,22 @@ def test_defaults_are_the_documented_ones() -> None:
         ("[cluster]", "[gandiva]\nmax_weight = 101\n[cluster]", "gandiva.max_weight: "),
         ("[cluster]", '[gandiva]\npartitions = ["x"]\n[cluster]', "'x' is not a partition: expected gpu"),
         ("[cluster]", "[gandiva]\ncontroller_users = [true]\n[cluster]", "gandiva.controller_users[0]: "),
+        ("gpus = 4", "gpus = 4\nmem_spec_limit = 8192", "mem_spec_limit is 8192 of 8192 MiB"),
+        ("gpus = 4", 'gpus = 4\nstate = "FOO"', "nodes[0].state: must be 'CLOUD'"),
+        ("gpus = 4", 'gpus = 4\noptions = {Boards = "1", boards = "2"}', "a key is there twice"),
+        (
+            "[[part",
+            '[[nodes]]\nnames = "DEFAULT"\ncpus = 1\nmemory_mib = 1\n[[part',
+            "nodes: DEFAULT is",
+        ),
+        ('name = "gpu"', 'name = "Default"', "partitions: Default is"),
+        ("[[part", '[[node_sets]]\nname = "default"\nnodes = "n1"\n[[part', "node_sets: default is"),
+        ("[[part", '[[node_sets]]\nname = "s"\n[[part', "node_sets: s has neither nodes nor feature"),
+        (
+            "[[part",
+            '[[node_sets]]\nname = "s"\nnodes = "n1"\n' * 2 + "[[part",
+            "node_sets: s is described twice",
+        ),
         ("[cluster]", "[cluster", "is not TOML"),
     ],
 )
@@ -96,8 +112,13 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 def test_a_node_is_described_once() -> None:
     again = '[[nodes]]\nnames = "n2"\ncpus = 1\nmemory_mib = 1\n'
-    with pytest.raises(DescriptionError, match="n2 is in more than one"):
+    with pytest.raises(DescriptionError, match="nodes: n2 is described twice"):
         parse(GOOD + again)
+
+
+@pytest.mark.parametrize("state", ["CLOUD", "DRAIN", "UNKNOWN", "FUTURE"])
+def test_states_of_slurm_conf(state: str) -> None:
+    assert parse(GOOD.replace("gpus = 4", f'gpus = 4\nstate = "{state}"')).nodes[0].state == state
 
 
 def test_two_default_partitions() -> None:
@@ -108,7 +129,7 @@ def test_two_default_partitions() -> None:
 
 def test_unreadable_files_are_named(tmp_path: Path) -> None:
     missing = tmp_path / "none.toml"
-    with pytest.raises(DescriptionError, match=r"none\.toml: cannot be read: No such file"):
+    with pytest.raises(SlurmConfigError, match=r"cannot read .*none\.toml: No such file"):
         load(missing)
     binary = tmp_path / "binary.toml"
     binary.write_bytes(b"\xff\xfe")
@@ -116,5 +137,5 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
         load(binary)
     huge = tmp_path / "huge.toml"
     huge.write_bytes(b"#" * (1 << 21))
-    with pytest.raises(DescriptionError, match="has over 1048576 bytes"):
+    with pytest.raises(SlurmConfigError, match="is larger than 1048576 bytes"):
         load(huge)

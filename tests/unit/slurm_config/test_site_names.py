@@ -63,8 +63,9 @@ def test_aliases_are_names_of_described_models() -> None:
     told = render(parse(text))["gandiva/gandiva_settings.lua"]
     assert 'aliases = { A100 = "a100", ["Tesla-A100"] = "a100" }' in told
     for wrong, said in (
-        ('{ A100 = "h100" }', "A100 = 'h100': expected another name for one of a100"),
+        ('{ A100 = "h100" }', "A100 = 'h100': expected another name, no node's, for one of a100"),
         ('{ a100 = "a100" }', "a100 = 'a100': expected another name"),
+        ('{ a100_0 = "a100" }', "a100_0: Slurm takes it for a100_0"),
     ):
         with pytest.raises(DescriptionError, match=said):
             parse(GOOD + f"[gandiva]\ngpu_aliases = {wrong}\n")
@@ -104,7 +105,9 @@ def test_further_keys_of_a_line_are_handed_on() -> None:
         parse(text + 'options = { Nodes = "gpu01" }')
 
 
-@pytest.mark.parametrize("gres", ["gpu:a100:1", "localtmp:3000,shard:2", "a:b:c:d", ""])
+@pytest.mark.parametrize(
+    "gres", ["gpu:a100:1", "localtmp:3000,shard:2", "localtmp:3000,mps:400", "(null)", "a:b:c:d", ""]
+)
 def test_further_gres_of_nodes_with_shared_gpus_are_others(gres: str) -> None:
     with pytest.raises(DescriptionError, match=r"nodes\[0\]"):
         parse(SITE.replace("localtmp:3000", gres))
@@ -117,6 +120,43 @@ def test_shards_of_the_sites_own_keep_their_type() -> None:
     assert "Gres=gpu:l4:4,shard:l4:40,vmem:2G" in words_of(files["gandiva/slurm.conf"], "l[1-9]")
     assert 'shard_types = { "l4" }' in files["gandiva/gandiva_settings.lua"]
     assert "l[1-9]" not in files["gres.conf"], "device files are the site's to name"
+
+
+@pytest.mark.parametrize(
+    ("gres", "said"),
+    [
+        ("gpu:a100_0:1,shard:a100_0:16", "a100_0: Slurm takes it for a100_0"),
+        ("gpu:_100a0:1", "_100a0: Slurm takes it for a100_0"),
+        ("gpu:A100:4", "A100 = 'a100': expected another name, no node's"),
+    ],
+)
+def test_types_of_the_sites_own_are_told_from_shared_gpus(gres: str, said: str) -> None:
+    own = f'[[nodes]]\nnames = "o1"\ncpus = 8\nmemory_mib = 64000\ngres = "{gres}"\n'
+    with pytest.raises(DescriptionError, match=said):
+        parse(f'{GOOD}{own}[gandiva]\ngpu_aliases = {{ A100 = "a100" }}\n')
+    with pytest.raises(DescriptionError, match="type a100_3: Slurm takes it for a100_3"):
+        parse(GOOD + own.replace(f'gres = "{gres}"', 'gpu_model = "a100_3"\ngpus = 2'))
+    parse(GOOD + own.replace(gres, "gpu:a100:4,shard:a100:40,localtmp:5"))
+
+
+def test_models_that_slurm_takes_for_one_are_warned_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cluster.toml"
+    other = '[[nodes]]\nnames = "h1"\ncpus = 8\nmemory_mib = 64000\ngpu_model = "h200"\ngpus = 2\n'
+    path.write_text(GOOD.replace('"a100"', '"h100"') + other)
+    assert main(["config", "slurm", "--cluster", str(path), "--part", "gres"]) == 0
+    told = capsys.readouterr()
+    assert "Slurm takes h100_1 for h200_0" in told.err and "h100_1" in told.out
+    path.write_text(GOOD + other)
+    assert main(["config", "slurm", "--cluster", str(path), "--part", "gres"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("nodes", ["ALL", "all"])
+def test_all_nodes_are_a_word_of_slurms(nodes: str) -> None:
+    (counted,) = parse(GOOD.replace('nodes = "n[1-2]"', f'nodes = "{nodes}"')).partitions
+    assert parse(GOOD).members(counted) == ["n1", "n2"]
 
 
 def test_partitions_of_node_sets() -> None:
@@ -134,6 +174,9 @@ def test_partitions_of_node_sets() -> None:
     assert "NodeSet=some Nodes=gpu[02-03]" in told
     counts = [[(group.gpu_model, n) for group, n in description.nodes_of(p)] for p in description.partitions]
     assert counts == [[("a100", 4), ("h100", 2)], [("a100", 3), ("h100", 2)], [("a100", 4)]]
+    unused = "\n".join(line for line in more.splitlines() if "fast,some" not in line).rpartition("[[part")[0]
+    with pytest.raises(DescriptionError, match="node_sets: some has the node gpu09"):
+        parse(SITE + "\n" + unused.rpartition("[[part")[0].replace("gpu[02-03]", "gpu09"))
     with pytest.raises(DescriptionError, match="partitions: mix has the node gpu09"):
         parse(SITE + "\n" + more.replace("gpu[02-03]", "gpu09"))
     with pytest.raises(DescriptionError, match="mix has the node fast"):
