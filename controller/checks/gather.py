@@ -163,7 +163,9 @@ async def _nodes(request: Request, settings: Settings | None, options: SlurmOpti
         return [subject.error(str(failure), "scontrol show nodes")]
     findings: list[Finding] = []
     types = [item.type for node in known for item in node.gres or () if item.name == "gpu"]
-    models = {gpu.model for node in known for gpu in node.gpus}
+    models = {model: model for node in known for model in node.models}
+    with contextlib.suppress(TimeoutError, OSError):  # another finding
+        models |= await _in_thread(lambda: slurm_files.aliases(options), request.deadline_seconds)
     if request.nodes:
         unknown = [name for name in request.nodes if name not in {node.name for node in known}]
         say = ("Slurm has no such node with GPUs", "sinfo -N -o '%N %G'")
@@ -172,15 +174,15 @@ async def _nodes(request: Request, settings: Settings | None, options: SlurmOpti
     elif not known:
         line = f"in {options.file}: include gandiva/slurm.conf (see gandiva config slurm)"
         return [subject.error("Slurm has no node with GPUs", line)]
-    elif not all(gpus.left_out(node) for node in known):
-        findings += [gpus.not_shared(node, models, options.file) for node in known if gpus.left_out(node)]
-        known = tuple(node for node in known if not gpus.left_out(node))
+    elif shared := tuple(node for node in known if not gpus.left_out(node, models)):
+        findings += [gpus.not_shared(node, models, options.file) for node in known if node not in shared]
+        known = shared
     answers: dict[str, agents.AgentAnswer] = {}
     if settings is not None:
         answers, refusal = await _agents(request, settings.nodes, known)
         findings += refusal
         findings += judge_products(known, answers, settings.nodes)
-    findings += await _partitions(request, [node.name for node in known], types, options)
+    findings += await _partitions(request, [node.name for node in known], types, models.values(), options)
     for node in known:
         findings += gpus.judge_node(node, options.file, options.release)
         if settings is not None and node.name in answers:
@@ -189,7 +191,7 @@ async def _nodes(request: Request, settings: Settings | None, options: SlurmOpti
 
 
 async def _partitions(
-    request: Request, nodes: Sequence[str], types: Sequence[str], options: SlurmOptions
+    request: Request, nodes: Sequence[str], types: Sequence[str], models: Iterable[str], options: SlurmOptions
 ) -> list[Finding]:
     """Those of these nodes; and limits and weights of GPUs by their types."""
     what = "reading the partitions"
@@ -201,7 +203,7 @@ async def _partitions(
     tables = []
     with contextlib.suppress(ClusterError):  # what is wrong with slurmdbd is another finding
         tables = [await _command(request, *argv, what="reading the limits") for argv in SACCTMGR]
-    return [*judge_partitions(known, nodes, options), *judge_types(options, text, tables, types)]
+    return [*judge_partitions(known, nodes, options), *judge_types(options, text, tables, types, models)]
 
 
 async def _agents(

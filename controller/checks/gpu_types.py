@@ -6,37 +6,59 @@ from collections.abc import Collection, Iterable, Iterator
 
 from controller.checks.finding import Finding, Subject, some
 from controller.checks.slurm_options import SlurmOptions
+from controller.slurm.gres import taken_for_one
 
 SACCTMGR = (("sacctmgr", "-P", "show", "qos"), ("sacctmgr", "-P", "show", "assoc"))
 """With headers: which columns there are differs between releases."""
-_TYPED = re.compile(r"gres/gpu:([^=,:\s]+)", re.IGNORECASE)
+_TYPED = re.compile(r"gres/gpu:(.+)", re.IGNORECASE)
 _BILLING = re.compile(r"^PartitionName=(.+?) \w+=.* TRESBillingWeights=(\S+)", re.MULTILINE)
+_OPTIONS = ("AccountingStorageTRES", "PriorityWeightTRES")
+_PLACES = dict.fromkeys(_OPTIONS, "") | {"TRESBillingWeights": ": give it to a partition's line"}
 
 
 def judge_types(
-    options: SlurmOptions, partitions: str, tables: Iterable[str], types: Collection[str]
+    options: SlurmOptions,
+    partitions: str,
+    tables: Iterable[str],
+    types: Collection[str],
+    models: Iterable[str],
 ) -> Iterator[Finding]:
-    """`partitions`: as scontrol prints them; `tables`: as SACCTMGR does; `types`: of all nodes' GPUs."""
+    """`partitions`: as scontrol prints them; `tables`: as SACCTMGR does; `types`: of all nodes' GPUs;
+    `models`: of those that are shared."""
     subject, known = Subject("slurm", "GPU types"), {kind.lower() for kind in types}
+    shared = {model.lower() for model in models}
     owners: dict[tuple[str, str], list[str]] = {}
     for owner, key, value in _said(options, partitions, tables):
         owners.setdefault((key, value), []).append(owner)
-    lost = {said: [k for k in _TYPED.findall(said[1]) if k.lower() not in known] for said in owners}
-    if not any(lost.values()):
-        yield subject.ok("no limit and no weight is for a type that no GPU has")
-    for (key, value), gone in ((said, gone) for said, gone in lost.items() if gone):
-        yield subject.warning(
-            f"{key}={value} of {some(owners[key, value])}: no GPU is of type {', '.join(gone)}, so it counts "
-            "nothing",
-            f"{key}={_TYPED.sub('gres/gpu', value)} counts ordinary jobs on GPUs of all types: give it to a "
-            "partition's QOS or line, with nodes of one type only; Gandiva jobs: docs/ordinary-jobs.md, "
-            "Limits and weights by GPU type",
-        )
+    well = True
+    for (key, value), whose in owners.items():
+        lost, items = [], dict[str, str]()
+        for item in value.split(","):
+            name, sign, amount = item.partition("=")
+            kind = typed[1] if (typed := _TYPED.fullmatch(name)) else ""
+            if not kind or kind.lower() in known:
+                items[name.lower()] = item
+            if kind and (kind.lower() in shared or kind.lower() not in known):
+                items.setdefault("gres/gpu", f"gres/gpu{sign}{amount}")
+                lost.append(kind)
+        if lost:
+            well = False
+            place = _PLACES.get(key, ": give it to a partition's QOS")
+            yield subject.warning(
+                f"{key}={value} of {some(whose)}: no shared GPU is of type {', '.join(lost)}: it counts none",
+                f"{key}={','.join(items.values())} counts ordinary jobs on GPUs of all types{place}"
+                f"{place and ', with nodes of one type only'}; Gandiva jobs: docs/ordinary-jobs.md, Limits "
+                "and weights by GPU type",
+            )
+    if well:
+        yield subject.ok("no limit and no weight is for a type that no shared GPU has")
+    if same := taken_for_one(types):
+        yield subject.warning(same, "it adds -C gandiva_MODEL (docs/plugin.md, Ordinary jobs)")
 
 
 def _said(options: SlurmOptions, partitions: str, tables: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     """Whose limits and weights, the key, and the value."""
-    for key in ("AccountingStorageTRES", "PriorityWeightTRES"):
+    for key in _OPTIONS:
         yield str(options.file), key, options.get(key)
     for name, value in _BILLING.findall(partitions):
         yield f"partition {name}", "TRESBillingWeights", value

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The nodes as Slurm has them: GRES types of one GPU each, shards, features, state. Pure."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from controller.checks.finding import Finding, Subject
 from controller.checks.slurm_files import release_of
 from controller.checks.slurm_options import RESTART
 from controller.slurm import replies
-from controller.slurm.gres import Gres, node_gpus, parse_gres
+from controller.slurm.gres import Gres, node_gpus, parse_gres, split_type
 from controller.slurm.port import SlurmGpu
 from controller.slurm.raw import NodeRecord
 from controller.slurm.states import node_up
@@ -27,6 +27,12 @@ class KnownNode(NamedTuple):
     def name(self) -> str:
         return self.record.name
 
+    @property
+    def models(self) -> list[str]:
+        """That it has GPUs of, by its features and by its types."""
+        features = [f.removeprefix("gandiva_") for f in self.record.features if f.startswith("gandiva_")]
+        return [*features, *(gpu.model for gpu in self.gpus)]
+
 
 def gpu_nodes(reply: str) -> tuple[KnownNode, ...]:
     """The nodes with GPUs in a reply of `scontrol show nodes --json`. Raises ClusterUnavailable."""
@@ -38,27 +44,33 @@ def gpu_nodes(reply: str) -> tuple[KnownNode, ...]:
         except ValueError:
             gres, gpus = None, ()
         has_gpus = gres is None or any(item.name == "gpu" for item in gres)
-        if has_gpus or any(feature.startswith("gandiva_") for feature in record.features):
-            found.append(KnownNode(record, gpus, gres))
+        node = KnownNode(record, gpus, gres)
+        if has_gpus or node.models:
+            found.append(node)
     return tuple(found)
 
 
-def left_out(node: KnownNode) -> bool:
-    """Whether its GPUs are as they were before Gandiva: without types of their own, without shards."""
-    return node.gres is not None and not node.gpus and all(item.name != "shard" for item in node.gres)
+def left_out(node: KnownNode, models: Collection[str]) -> bool:
+    """Whether its GPUs are as they were before Gandiva: no shard is of a single GPU of these models."""
+    kinds = (split_type(item.type) for item in node.gres or () if item.name == "shard")
+    ours = node.gpus or any(kind and kind[0] in models for kind in kinds)
+    return node.gres is not None and not ours
 
 
-def not_shared(node: KnownNode, models: Collection[str], slurm_conf: Path) -> Finding:
-    """About a node that is left out where others are not: a site may begin with some. `models`: theirs."""
+def not_shared(node: KnownNode, models: Mapping[str, str], slurm_conf: Path) -> Finding:
+    """About a node that is left out where others are not: a site may begin with some. `models`: theirs, by
+    the types that ordinary jobs write for them."""
     subject, gres, record = Subject(node.name, "GRES"), node.record.gres or "none", node.record
-    for feature in [f"gandiva_{item.type}" for item in node.gres or () if item.type in models]:
+    for feature in [f"gandiva_{models[item.type]}" for item in node.gres or () if item.type in models]:
         if feature not in record.features:
             return subject.warning(
                 f"{gres}: an ordinary job that names the type finds nodes with the feature {feature} only",
                 f"NodeName={node.name} in {slurm_conf}: Feature={','.join([*record.features, feature])}, "
                 "then scontrol reconfigure",
             )
-    return subject.ok(f"{gres}: no shards, so for ordinary jobs only")
+    own = any(item.name == "shard" for item in node.gres or ())
+    shards = "shards of the site's own" if own else "no shards"
+    return subject.ok(f"{gres}: {shards}, so for ordinary jobs only")
 
 
 def judge_node(node: KnownNode, slurm_conf: Path, slurm_release: str) -> Iterator[Finding]:
@@ -102,16 +114,17 @@ def gres_line(model: str, count: int, shards: int) -> str:
 def _gres(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
     subject = Subject(node.name, "GRES")
     record, gpus = node.record, node.gpus
-    models = (f.removeprefix("gandiva_") for f in record.features if f.startswith("gandiva_"))
-    model = gpus[0].model if gpus else next(models, "MODEL")
+    items = [item for item in node.gres or () if item.name == "gpu"]
+    single = [kind for item in items if (kind := split_type(item.type))]
+    model = [*(model for model, _ in single), *node.models, "MODEL"][0]
     depth = max((gpu.shards for gpu in gpus), default=0) or 16
-    configured = sum(item.count for item in node.gres or () if item.name == "gpu")
-    count = max([configured, *(gpu.index + 1 for gpu in gpus)])
+    configured = sum(item.count for item in items)
+    count = max([configured, *(index + 1 for _, index in single)])
     here = f"NodeName={node.name} in {slurm_conf}"
     remedy = f"{here}: Gres={gres_line(model, count, depth)}, gres.conf likewise, {RESTART}"
     if len(gpus) != configured or not gpus:
         yield subject.error(
-            f"{record.gres or 'none'}: a GPU without a type of its own (MODEL_INDEX) cannot be shared", remedy
+            f"{record.gres or 'none'}: a GPU without a type of its own (MODEL_0, …) cannot be shared", remedy
         )
     elif [gpu.index for gpu in gpus] != list(range(len(gpus))):
         indices = ", ".join(str(gpu.index) for gpu in gpus)

@@ -204,6 +204,13 @@ def _trusted(host: str, path: Path, text: str | None, user: str) -> Iterator[Fin
         )
 
 
+def aliases(options: SlurmOptions) -> dict[str, str]:
+    """Other names of GPU models that jobs may write, as the module on this host has them. Raises OSError."""
+    text = _text(options.file.parent / "gandiva" / "gandiva_settings.lua") or ""
+    table = re.search(r"\baliases = \{([^}]*)\}", text)
+    return dict(re.findall(r'([\w.-]+)(?:"\])? = "([\w.-]+)"', table[1])) if table else {}
+
+
 def _script(options: SlurmOptions, key: str, host: str) -> Finding:
     subject = Subject(host, key)
     name = "50-gandiva.sh"

@@ -204,7 +204,7 @@ def test_a_node_in_order_and_one_without_gpus() -> None:
             "GPU 3 (a100_3) has 0 shards",
             f"Gres={GRES}",
         ),
-        ({"gres": "gpu:a100_1:1,shard:a100_1:16"}, "error", "name the GPUs 1", "gpu:a100_0:1,gpu:a100_1:1,"),
+        ({"gres": "gpu:a100_1:1,shard:a100_1:16"}, "error", "without a type of its own", "gpu:a100_0:1,"),
         (
             {"gres": GRES.replace("a100_3", "v100_3")},
             "error",
