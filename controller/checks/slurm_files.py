@@ -20,6 +20,20 @@ from controller.nodes.installed import PLUGIN, plugin_built_for
 
 MAX_BYTES = 1 << 20
 MAX_INCLUDES = 200
+_NO_CODE = re.compile(
+    r"""("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|--\[(=*)\[.*?\]\2\]|--[^\n]*|[ \t]+(?=\()""", re.DOTALL
+)
+"""Of Lua: comments, and blanks before brackets; strings (the group) stay."""
+_FUNCTION = re.compile(r"^(?:local )?function ([\w.:]+)", re.MULTILINE)
+_NO_RULE = re.compile(
+    r"(?:(?:local\s+)?\w+\s*=\s*)?gandiva\.job_modify\([^)]*\)|slurm\.log_\w+\(.*"
+    r"|if\s+(\w+)\s*~=\s*slurm\.SUCCESS\s+then\s+return\s+\1\s+end|\breturn\s+(?:\w+|slurm\.SUCCESS)\s*$"
+    r"|\b(?:return|end)\b",
+    re.MULTILINE,
+)
+"""What slurm_job_modify has without any rule."""
+_TRUSTS = "if gandiva.trusts(modify_uid) then return slurm.SUCCESS end"
+_MODIFY = f"{_TRUSTS}; return gandiva.job_modify(job_desc, job_rec, part_list, modify_uid)"
 
 
 def judge_files(options: SlurmOptions, host: str, user: str) -> Iterator[Finding]:
@@ -154,11 +168,11 @@ def _job_submit(options: SlurmOptions, host: str, user: str) -> Iterator[Finding
     if text is None and parts is None and options.controller.split(".")[0] != host.split(".")[0]:
         yield subject.warning(f"{script} is not on this host", f"run this check on {options.controller} too")
         return
-    code = "\n".join(line.split("--")[0] for line in (text or "").splitlines())
+    code = _NO_CODE.sub(lambda match: match[1] or "", text or "")
     wanted = {
         "gandiva.lua": f'local gandiva = dofile("{module}")',
         "gandiva.job_submit(": "local rc = gandiva.job_submit(job_desc, part_list, submit_uid)",
-        "gandiva.job_modify(": "local rc = gandiva.job_modify(job_desc, job_rec, part_list, modify_uid)",
+        "gandiva.job_modify(": _MODIFY,
     }
     missing = [line for word, line in wanted.items() if word not in code]
     if missing:
@@ -167,15 +181,34 @@ def _job_submit(options: SlurmOptions, host: str, user: str) -> Iterator[Finding
             f"{found}: jobs with --gandiva start as ordinary ones",
             f"in {script}: {'; '.join(missing)} (see {folder}/gandiva/job_submit.lua.example)",
         )
-    elif "tres_per_" in code.partition("gandiva.job_submit(")[2].partition("slurm_job_modify")[0]:
-        yield subject.warning(
-            f"{script}: behind gandiva.job_submit a rule reads tres_per_…, where GPUs have no types any more",
-            f"in {script}: move the rule before gandiva.job_submit(…), where it sees what the user wrote",
+    elif misplaced := dict(_misplaced(code)):
+        yield from (
+            subject.warning(f"{script}: {found}", f"in {script}: {to}") for found, to in misplaced.items()
         )
     else:
         yield subject.ok(f"{script} calls the module")
     yield _lua_version(host, module, parts)
     yield from _trusted(host, folder / "gandiva" / "gandiva_settings.lua", settings, user)
+
+
+def _misplaced(code: str) -> Iterator[tuple[str, str]]:
+    """What is wrong with the places of the site's rules, and where they belong."""
+    first, *others = _FUNCTION.split(code)
+    functions = dict(zip(others[::2], others[1::2], strict=True))
+    readers = [rf"\b{re.escape(name)}\(" for name, body in functions.items() if "tres_per_" in body]
+    behind = "".join(body.partition("gandiva.job_submit(")[2] for body in (first, *functions.values()))
+    if re.search("|".join(["tres_per_", *readers]), behind):
+        yield (
+            "behind gandiva.job_submit a rule reads tres_per_…, where GPUs have no types any more",
+            "move the rule before gandiva.job_submit(…), where it sees what the user wrote",
+        )
+    body = re.split(r"^end\b", functions.get("slurm_job_modify", ""), flags=re.MULTILINE)[0]
+    rules = re.split(r".*\bgandiva\.trusts\(", body.partition(")")[2])[0]
+    if _NO_RULE.sub("", rules).strip():
+        yield (
+            "rules in slurm_job_modify can refuse the controller's changes of jobs, by which these get GPUs",
+            f"first in slurm_job_modify: {_TRUSTS}",
+        )
 
 
 def _lua_version(host: str, module: Path, text: str | None) -> Finding:

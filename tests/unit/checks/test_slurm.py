@@ -17,6 +17,7 @@ from controller.checks.slurm_files import judge_description, judge_files, judge_
 from controller.checks.slurm_options import SlurmOptions, judge_admin_level, judge_options, judge_private_data
 from controller.nodes.installed import built_for, filesystem_of, keys_from_anywhere
 from controller.settings.loading import parse_settings
+from controller.slurm_config.lua import EXAMPLE
 
 RULE = (Path(__file__).parents[2] / "public" / "site-rule-typed-gres.lua").read_text()
 CONFIG = (Path(__file__).parent / "recorded" / "config-26.05.txt").read_text()
@@ -350,6 +351,7 @@ def test_files_in_order(folder: Path) -> None:
             "keep one of the lines",
         ),
         ("job_submit.lua", None, "job_submit", "gandiva.job_modify(job_desc"),
+        ("job_submit.lua", None, "job_submit", "if gandiva.trusts(modify_uid) then return slurm.SUCCESS end"),
         (
             "job_submit.lua",
             "-- dofile gandiva.lua gandiva.job_submit( gandiva.job_modify(",
@@ -400,6 +402,72 @@ def test_a_rule_before_the_call_is_well(folder: Path) -> None:
         f"dofile('gandiva.lua')\n{RULE}\nreturn gandiva.job_submit(a, b, c)\ngandiva.job_modify(a)\n"
     )
     assert bad(files_of(folder)) == []
+
+
+TYPED = '   if job_desc.tres_per_node == "gres/gpu:1" then return slurm.ERROR end\n'
+HELPER = f"local function rule(job_desc)\n{TYPED}end\n"
+LOG = '   slurm.log_info("job %s -- tres_per_node", tostring(job_desc.name))\n'
+TRUSTS = "   if gandiva.trusts(modify_uid) then return slurm.SUCCESS end\n"
+BEFORE, MODIFY = (
+    "move the rule before gandiva.job_submit(",
+    "first in slurm_job_modify: if gandiva.trusts(modify",
+)
+
+
+def submit(before: str = "", behind: str = "") -> str:
+    return (
+        f"function slurm_job_submit(job_desc, part_list, submit_uid)\n{before}"
+        "   local rc = gandiva.job_submit(job_desc, part_list, submit_uid)\n"
+        f"   if rc ~= slurm.SUCCESS then return rc end\n{behind}   return slurm.SUCCESS\nend\n"
+    )
+
+
+def modify(before: str = "", behind: str = "") -> str:
+    return (
+        f"function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)\n{before}"
+        "   local rc = gandiva.job_modify(job_desc, job_rec, part_list, modify_uid)\n"
+        f"   if rc ~= slurm.SUCCESS then return rc end\n{behind}   return slurm.SUCCESS\nend\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "change"),
+    [
+        (submit(TYPED) + modify(), ""),
+        (submit(behind=TYPED) + modify(), BEFORE),
+        (modify() + submit(behind=TYPED), BEFORE),
+        (modify() + submit(TYPED), ""),
+        (submit() + modify(behind=TYPED), MODIFY),
+        (submit() + modify(TYPED), MODIFY),
+        (submit() + modify("   job_desc.comment = nil\n"), MODIFY),
+        (submit() + modify("   rule(job_desc)\n"), MODIFY),
+        (submit() + modify(TRUSTS + TYPED), ""),
+        (submit() + modify(TYPED + TRUSTS), MODIFY),
+        (submit() + modify(LOG) + 'slurm.log_info("initialized")\nreturn slurm.SUCCESS\n', ""),
+        (HELPER + submit("   rule(job_desc)\n") + modify(), ""),
+        (submit("   rule(job_desc)\n") + HELPER.removeprefix("local ") + modify(), ""),
+        (HELPER + submit(behind="   rule(job_desc)\n") + modify(), BEFORE),
+        (submit(behind="   if rule (job_desc) then return -1 end\n") + HELPER + modify(), BEFORE),
+        (submit(behind=f"--[[\n{TYPED}]]\n--[==[ {TYPED} ]] ]==]\n-- {TYPED}") + modify(), ""),
+        (
+            f"--[[\n{submit()}{modify()}]]\nfunction slurm_job_submit() return slurm.SUCCESS end\n",
+            "rc = gandiva.job_submit(job",
+        ),
+        (
+            (submit() + modify())
+            .replace("job_submit(job", "job_submit (job")
+            .replace("modify(job", "modify (job"),
+            "",
+        ),
+        (EXAMPLE.partition("\n\n")[2], ""),
+        (EXAMPLE.partition("\n\n")[2].replace("-- your own rules here\n", TYPED), ""),
+    ],
+)
+def test_where_rules_stand(folder: Path, text: str, change: str) -> None:
+    (folder / "job_submit.lua").write_text(f'local gandiva = dofile("/x/gandiva.lua")\n{text}')
+    found = bad(files_of(folder))
+    assert [each.check for each in found] == (["job_submit"] if change else [])
+    assert all(change in each.change for each in found), found
 
 
 def test_a_script_that_is_not_executable(folder: Path) -> None:
