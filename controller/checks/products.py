@@ -11,10 +11,10 @@ from controller.settings.schema import NodesSettings
 
 _LEFT_OUT = re.compile(
     "nvidia|tesla|geforce|quadro|[rg]tx|sxm[0-9]?|pcie|nvl|hbm[0-9]?e?|generation|blackwell"
-    "|server|workstation|edition"
+    "|server|workstation|edition|[0-9]+gb?"
 )
 """Words of a product's name that the name of its type need not have. Others, such as `ti`, `ada`, `pro`, make
-another product; sizes of memory may be left out, but not be wrong."""
+another product; sizes of memory and sockets may be left out, but not be wrong."""
 
 
 def judge_products(
@@ -47,11 +47,13 @@ def _flat(name: str) -> str:
 
 
 def _says(model: str, product: str) -> bool:
-    """Whether the name of a type is made of the product's words, in their order, and leaves out none that
-    makes another product."""
-    pattern = ""
-    for word in re.findall(r"[a-z0-9]+", product.lower()):
-        size = re.fullmatch(r"([0-9]+)gb", word)
-        optional = rf"(?:{size[1]}(?:gb?)?)?" if size else rf"(?:{word})?"
-        pattern += optional if size or _LEFT_OUT.fullmatch(word) else word
+    """Whether the name of a type is made of the product's words, and leaves out none that makes another
+    product. What may be left out may stand anywhere; a driver that names no socket may mean SXM."""
+    words = re.findall(r"[a-z0-9]+", product.lower())
+    found = [re.sub("gb?$", "(?:gb?)?", word) for word in words if _LEFT_OUT.fullmatch(word)]
+    optional = [re.sub("sxm[0-9]", r"\g<0>?", word) for word in found]
+    if not re.search("sxm|pcie|nvl", product.lower()):
+        optional.append("sxm[0-9]?")
+    anywhere = f"(?:{'|'.join(optional)})*"
+    pattern = anywhere.join(["", *(word for word in words if not _LEFT_OUT.fullmatch(word)), ""])
     return re.fullmatch(pattern, _flat(model)) is not None
