@@ -7,7 +7,7 @@ import os
 import pwd
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from controller.settings.schema import Settings
 
 NETWORK = ("nfs", "nfs4", "gpfs", "lustre", "beegfs", "cifs", "fuse.sshfs", "ceph", "9p")
 MIN_FREE_BYTES = 500_000_000
+_SCAN = "ssh-keyscan NODE… > {}"
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,12 @@ def judge_permissions(settings: Settings, path: Path, user: str, host: str) -> I
         )
         return
     yield subject.ok(f"{user}, uid {account.uid}")
-    yield _settings_file(path, account)
+    yield _trusted(path, account, "settings", f"gandiva config sample > {path}", _open)
     yield _key(settings.nodes.ssh_key, account)
-    yield _known_hosts(settings.nodes.known_hosts, account)
+    hosts = settings.nodes.known_hosts
+    yield _trusted(hosts, account, "known_hosts", _SCAN.format(hosts), _known_hosts)
     for file in site_files((settings.policy.name, *settings.policy.moves)):
-        yield _policy(file, account)
+        yield _trusted(file, account, "policy", f"[policy] name another file than {file}")
     if settings.api.token_file is not None:
         yield _token(settings.api.token_file, account)
     yield from _journal_folder(settings.journal.path, account)
@@ -136,11 +138,25 @@ def _unseen(path: Path, check: str, failure: OSError) -> Finding:
     )
 
 
-def _settings_file(path: Path, account: Account) -> Finding:
-    found = _usable(path, account, "settings", f"gandiva config sample > {path}", f"chmod 644 {path}")
+def _trusted(
+    path: Path,
+    account: Account,
+    check: str,
+    make: str,
+    judge: Callable[[Path, os.stat_result], Finding] | None = None,
+) -> Finding:
+    """A file that the daemon runs or trusts: others must not be able to change it."""
+    found = _usable(path, account, check, make, f"chmod 644 {path}")
     if isinstance(found, Finding):
         return found
-    return _of_others(Subject(str(path), "settings"), path, account) or _open(path, found)
+    try:
+        why = foreign_writer(path, account.uid)
+    except OSError as failure:
+        return _unseen(path, check, failure)
+    if why:
+        return Subject(str(path), check).error(*why)
+    fine = f"only root and {account.name} can write it"
+    return judge(path, found) if judge else Subject(str(path), check).ok(fine)
 
 
 def _open(path: Path, status: os.stat_result) -> Finding:
@@ -183,33 +199,9 @@ def _token(path: Path, account: Account) -> Finding:
     return subject.ok(f"not for others ({_mode(found)})")
 
 
-def _policy(path: Path, account: Account) -> Finding:
-    """A site's own policy or move: the daemon runs what is in it."""
-    subject = Subject(str(path), "policy")
-    found = _usable(path, account, "policy", f"[policy] name another file than {path}", f"chmod 644 {path}")
-    if isinstance(found, Finding):
-        return found
-    return _of_others(subject, path, account) or subject.ok(f"only root and {account.name} can write it")
-
-
-def _of_others(subject: Subject, path: Path, account: Account) -> Finding | None:
-    """Where others can change what the daemon runs or trusts."""
-    try:
-        why = foreign_writer(path, account.uid)
-    except OSError as failure:
-        return _unseen(path, subject.check, failure)
-    return subject.error(*why) if why else None
-
-
-def _known_hosts(path: Path, account: Account) -> Finding:
+def _known_hosts(path: Path, status: os.stat_result) -> Finding:
     subject = Subject(str(path), "known_hosts")
-    make, right = f"ssh-keyscan NODE… > {path}", f"chmod 644 {path}"
-    found = _usable(path, account, "known_hosts", make, right)
-    if isinstance(found, Finding):
-        return found
-    if others := _of_others(subject, path, account):
-        return others
-    return subject.ok("readable") if found.st_size else subject.error("is empty", make)
+    return subject.ok("readable") if status.st_size else subject.error("is empty", _SCAN.format(path))
 
 
 def _journal_folder(journal: Path, account: Account) -> Iterator[Finding]:

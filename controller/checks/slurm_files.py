@@ -25,13 +25,8 @@ _NO_CODE = re.compile(
 )
 """Of Lua: comments, and blanks before brackets; strings (the group) stay."""
 _FUNCTION = re.compile(r"^(?:local )?function ([\w.:]+)", re.MULTILINE)
-_NO_RULE = re.compile(
-    r"(?:(?:local\s+)?\w+\s*=\s*)?gandiva\.job_modify\([^)]*\)|slurm\.log_\w+\(.*"
-    r"|if\s+(\w+)\s*~=\s*slurm\.SUCCESS\s+then\s+return\s+\1\s+end|\breturn\s+(?:\w+|slurm\.SUCCESS)\s*$"
-    r"|\b(?:return|end)\b",
-    re.MULTILINE,
-)
-"""What slurm_job_modify has without any rule."""
+_NO_RULE = frozenset({"local", "rc", "if", "slurm", "SUCCESS", "then", "return", "end"})
+"""Words in slurm_job_modify beside its call."""
 _TRUSTS = "if gandiva.trusts(modify_uid) then return slurm.SUCCESS end"
 _MODIFY = f"{_TRUSTS}; return gandiva.job_modify(job_desc, job_rec, part_list, modify_uid)"
 
@@ -204,7 +199,8 @@ def _misplaced(code: str) -> Iterator[tuple[str, str]]:
         )
     body = re.split(r"^end\b", functions.get("slurm_job_modify", ""), flags=re.MULTILINE)[0]
     rules = re.split(r".*\bgandiva\.trusts\(", body.partition(")")[2])[0]
-    if _NO_RULE.sub("", rules).strip():
+    rules = re.sub(r"gandiva\.job_modify\([^)]*\)|slurm\.log_\w+\(.*", "", rules)
+    if not _NO_RULE.issuperset(re.findall(r"\w+", rules)):
         yield (
             "rules in slurm_job_modify can refuse the controller's changes of jobs, by which these get GPUs",
             f"first in slurm_job_modify: {_TRUSTS}",

@@ -3,10 +3,10 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from controller.checks.finding import Finding, Subject
+from controller.checks.finding import Finding, Level, Subject
 from controller.settings.schema import ApiSettings
 
 _LINE = re.compile(r"^([A-Za-z_]+)(?:\[\d+\])?\s*= ?(.*)$")
@@ -153,11 +153,9 @@ def _plugstack(options: SlurmOptions) -> Finding:
 def _grace(options: SlurmOptions) -> Finding:
     subject = Subject("slurm", "suspend_grace_time")
     match = re.search(r"suspend_grace_time=(\d+)", options.get("PreemptParameters"))
-    seconds = int(match[1]) if match else None
-    if seconds is not None and seconds <= 2:
+    seconds = int(match[1]) if match else 2  # Slurm's default
+    if seconds <= 2:
         return subject.ok(f"{seconds} s between SIGTSTP and the freezing of a job")
-    if seconds is None:
-        return subject.ok("2 s (Slurm's default)")
     others = [w for w in options.words("PreemptParameters") if not w.startswith("suspend_grace_time")]
     line = f"PreemptParameters={','.join([*others, 'suspend_grace_time=2'])}"
     return subject.warning(
@@ -224,12 +222,9 @@ def _accounting(options: SlurmOptions) -> Iterator[Finding]:
         )
         return
     yield subject.ok(f"{kind} on {options.get('AccountingStorageHost')}")
-    missing = [w for w in ("gres/gpu", "gres/shard") if not options.has("AccountingStorageTRES", w)]
-    if missing:
-        yield Subject("slurm", "AccountingStorageTRES").warning(
-            f"{', '.join(missing)} is not accounted for",
-            f"in {options.file}: AccountingStorageTRES=gres/gpu,gres/shard, then restart slurmctld",
-        )
+    words, why = ("gres/gpu", "gres/shard"), "sacct and sreport do not say who had which GPUs"
+    found = _needed(options, "AccountingStorageTRES", words, why, "then restart slurmctld")
+    yield replace(found, level=Level.WARNING) if found.change else found
 
 
 def _same_file(options: SlurmOptions) -> Iterator[Finding]:

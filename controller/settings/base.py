@@ -5,6 +5,7 @@ import contextlib
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,11 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from controller.errors import GandivaError
 from controller.model import SuspendMethod, Unsuspendable
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 
 class Section(BaseModel):
@@ -137,6 +143,15 @@ def read_file(path: Path, most_bytes: int, kind: type[GandivaError]) -> bytes:
     if len(raw) > most_bytes:
         raise kind(f"{path} is larger than {most_bytes} bytes: is it the right file?")
     return raw
+
+
+def parse_toml(text: str, error_of: Callable[[str], GandivaError]) -> dict[str, Any]:
+    """The values of a TOML text. Raises what `error_of` makes of the problem."""
+    try:
+        values: dict[str, Any] = tomllib.loads(text)
+        return values
+    except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, 1,000 brackets
+        raise error_of(f"not valid TOML: {error}") from error
 
 
 class _Pairs(list[tuple[str, Any]]):

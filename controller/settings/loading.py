@@ -3,7 +3,6 @@
 
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from controller.errors import SettingsError
-from controller.settings.base import wrong
+from controller.settings.base import parse_toml, wrong
 from controller.settings.schema import Settings
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 DEFAULT_PATH = Path("/etc/gandiva/gandiva.toml")
 ENVIRONMENT = "GANDIVA_CONFIG"
@@ -85,11 +79,7 @@ def client_settings(named: Path | None = None) -> Settings:
 
 def parse_settings(text: str, source: str = "settings") -> Settings:
     """Check the text of a settings file; `source` is how messages name it. Raises SettingsError."""
-    try:
-        values = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, 1,000 brackets
-        raise SettingsError(f"{source}: not valid TOML: {error}") from error
-    return check_values(values, source)
+    return check_values(parse_toml(text, lambda problem: SettingsError(f"{source}: {problem}")), source)
 
 
 def check_values(values: Mapping[str, Any], source: str) -> Settings:

@@ -12,7 +12,6 @@ memory = "512GiB"
 partitions = ["old"]
 """
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -20,18 +19,13 @@ from typing import Annotated
 from pydantic import Field, StringConstraints, ValidationError
 
 from controller.errors import ClusterSpecError
-from controller.settings.base import ByteSize, Section, wrong
+from controller.settings.base import ByteSize, Section, parse_toml, wrong
 from controller.simulation.traces.base import MAX_GPUS
 from controller.slurm import hostlist
 from controller.slurm.port import SlurmNode
 from controller.slurm.simulated import idle_node
 from controller.slurm.simulated_job import PARTITION
 from controller.slurm_config.description import DescriptionError, Model, parse
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 _WORDS = {"missing": "missing, and there is no default", "extra_forbidden": "no such key"}
 
@@ -59,7 +53,7 @@ def read_nodes(path: Path) -> list[SlurmNode]:
     """In order. Raises ClusterSpecError."""
     try:
         text = path.read_text(encoding="utf-8")
-        values = tomllib.loads(text)
+        values = parse_toml(text, lambda problem: ClusterSpecError(f"{path}: {problem}"))
         if not values.keys().isdisjoint(("cluster", "partitions")):
             return _of_site(text, path)
         described = _File.model_validate(values)
@@ -76,7 +70,7 @@ def read_nodes(path: Path) -> list[SlurmNode]:
         ) from None
     except DescriptionError as error:
         raise ClusterSpecError(str(error)) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ClusterSpecError(f"{path}: not valid TOML: {error}") from error
     if sum(group.count * group.gpus for group in described.nodes) > MAX_GPUS:
         raise ClusterSpecError(f"{path}: more than {MAX_GPUS:,} GPUs in all")

@@ -2,7 +2,6 @@
 """Settings of a simulation: a settings file, then what the command line changes."""
 
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +9,9 @@ from typing import Any
 
 from controller.errors import SettingsError
 from controller.policies.site import is_site_part
+from controller.settings.base import parse_toml
 from controller.settings.loading import check_values, read_text
 from controller.settings.schema import Settings
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
-
 
 _PART = re.compile(r"""(?:[^,\[{"']|\[[^]]*\]|\{[^}]*\}|"[^"]*"|'[^']*'|[\[{"'])+""")
 """What stands between commas; commas in brackets and quotes do not count."""
@@ -66,10 +60,8 @@ def configure(
     source = "command line"
     if path is not None:
         source = str(path)
-        try:
-            values = tomllib.loads(read_text(path, "--settings"))
-        except (ValueError, RecursionError) as error:
-            raise SettingsError(f"{path}: not valid TOML: {error}") from error
+        text = read_text(path, "--settings")
+        values = parse_toml(text, lambda problem: SettingsError(f"{path}: {problem}"))
     table = values.setdefault("policy", {})
     if not isinstance(table, dict):
         raise SettingsError(f"{source}: policy: must be a table")
@@ -97,8 +89,8 @@ def configure(
 
 def _value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
+        return parse_toml(f"value = {text}", SettingsError)["value"]
+    except SettingsError:
         return text
 
 

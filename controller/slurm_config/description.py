@@ -2,7 +2,6 @@
 """The cluster description: what `gandiva config slurm` reads (docs/interfaces.md, section 6)."""
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,14 +12,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from controller.errors import GandivaError
 from controller.model import GPU_MODEL, MAX_WEIGHT
-from controller.settings.base import read_file, wrong
+from controller.settings.base import parse_toml, read_file, wrong
 from controller.slurm import hostlist
 from controller.slurm.gres import Gres, parse_gres, type_id
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 MAX_FILE_BYTES = 1 << 20
 _USER_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
@@ -341,10 +335,7 @@ class ClusterDescription(_Table):
 def parse(text: str, source: str = "cluster description") -> ClusterDescription:
     """Check a description given as TOML text; `source` is how messages name it. Raises DescriptionError,
     which names each unknown key, wrong type and value out of range."""
-    try:
-        data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, 1,000 brackets
-        raise DescriptionError(source, [f"is not TOML: {error}"]) from error
+    data = parse_toml(text, lambda problem: DescriptionError(source, [problem]))
     # TOML has arrays, the frozen model has tuples; strict mode would not take one for the other.
     try:
         return ClusterDescription.model_validate(_tuples(data))

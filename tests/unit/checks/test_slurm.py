@@ -126,7 +126,11 @@ def test_the_api_hides_what_slurm_hides(private_data: str, lines: str, level: st
         ({"JobRequeue": "0"}, "warning", "JobRequeue=1"),
         ({"JobFileAppend": "0"}, "warning", "in /etc/slurm/slurm.conf: JobFileAppend=1, then scontrol"),
         ({"AccountingStorageType": "(null)"}, "error", "AccountingStorageType=accounting_storage/slurmdbd"),
-        ({"AccountingStorageTRES": "cpu,gres/gpu"}, "warning", "AccountingStorageTRES=gres/gpu,gres/shard"),
+        (
+            {"AccountingStorageTRES": "cpu,gres/gpu"},
+            "warning",
+            "AccountingStorageTRES=cpu,gres/gpu,gres/shard",
+        ),
         ({"HASH_VAL": "Different Ours=0x1 Slurmctld=0x2"}, "warning", "then scontrol reconfigure"),
     ],
     ids=lambda value: ",".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else "",

@@ -92,7 +92,7 @@ def test_defaults_are_the_documented_ones() -> None:
             '[[node_sets]]\nname = "s"\nnodes = "n1"\n' * 2 + "[[part",
             "node_sets: s is described twice",
         ),
-        ("[cluster]", "[cluster", "is not TOML"),
+        ("[cluster]", "[cluster", "not valid TOML"),
     ],
 )
 def test_each_mistake_is_named_once(old: str, new: str, expected: str) -> None:
