@@ -3,12 +3,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from controller import __version__
 from controller.checks.finding import Finding, Subject
-from controller.checks.gpus import KnownNode, gres_line
+from controller.checks.gpus import KnownNode, gres_remedy
 from controller.checks.slurm_files import judge_plugin
-from controller.checks.slurm_options import RESTART
 from controller.nodes.protocol import APART, HelloResult
 from controller.settings.schema import NodesSettings
 
@@ -31,7 +31,7 @@ class AgentAnswer:
 
 
 def judge_agent(
-    node: KnownNode, answer: AgentAnswer, settings: NodesSettings, slurm_conf: str
+    node: KnownNode, answer: AgentAnswer, settings: NodesSettings, slurm_conf: Path
 ) -> Iterator[Finding]:
     """All findings about one agent."""
     hello = answer.hello
@@ -101,7 +101,7 @@ def _version(name: str, hello: HelloResult) -> Finding:
     )
 
 
-def _gpus(node: KnownNode, hello: HelloResult, slurm_conf: str) -> Finding:
+def _gpus(node: KnownNode, hello: HelloResult, slurm_conf: Path) -> Finding:
     subject = Subject(node.name, "GPUs")
     seen = [gpu.index for gpu in hello.gpus]
     known = [gpu.index for gpu in node.gpus]
@@ -113,8 +113,7 @@ def _gpus(node: KnownNode, hello: HelloResult, slurm_conf: str) -> Finding:
         )
         return subject.error(f"no job gets {found}", f"on {node.name}: {_MEND}")
     model, shards = (node.gpus[0].model, node.gpus[0].shards) if node.gpus else ("MODEL", 16)
-    gres, there = gres_line(model, max(seen) + 1, shards), ", ".join(map(str, seen))
-    line = f"NodeName={node.name} in {slurm_conf}: Gres={gres}, gres.conf likewise, {RESTART}"
+    line, there = gres_remedy(node.name, slurm_conf, model, max(seen) + 1, shards), ", ".join(map(str, seen))
     if set(seen) < set(known):
         names = ", ".join(f"/dev/nvidia{index}" for index in sorted(set(known) - set(seen)))
         return subject.error(

@@ -172,30 +172,24 @@ def _open(path: Path, status: os.stat_result) -> Finding:
 
 
 def _key(path: Path, account: Account) -> Finding:
-    subject = Subject(str(path), "SSH key")
-    right = f"chown {account.name} {path}; chmod 600 {path}"
     make = f"as {account.name}: ssh-keygen -t ed25519 -N '' -f {path}"
-    found = _usable(path, account, "SSH key", make, right)
-    if isinstance(found, Finding):
-        return found
-    if found.st_mode & 0o077:
-        return subject.error(
-            f"others may use it ({_mode(found)}); it opens the agents on all nodes",
-            f"{right}; if other users could read it: a new one, and new authorized_keys on the nodes",
-        )
-    return subject.ok(f"for {account.name} only")
+    anew = "a new one, and new authorized_keys on the nodes"
+    return _secret(path, account, "SSH key", make, 0o600, "it opens the agents on all nodes", anew)
 
 
 def _token(path: Path, account: Account) -> Finding:
-    subject = Subject(str(path), "API token")
     make = f"(umask 027; openssl rand -hex 32 > {path}); chown {account.name} {path}"
-    right = f"chown {account.name} {path}; chmod 640 {path}"
-    found = _usable(path, account, "API token", make, right)
+    return _secret(path, account, "API token", make, 0o640, "it shows all users' jobs", "a new one")
+
+
+def _secret(path: Path, account: Account, check: str, make: str, mode: int, risk: str, anew: str) -> Finding:
+    subject, right = Subject(str(path), check), f"chown {account.name} {path}; chmod {mode:o} {path}"
+    found = _usable(path, account, check, make, right)
     if isinstance(found, Finding):
         return found
-    if found.st_mode & 0o027 or found.st_uid not in (0, account.uid):
-        text = f"others may read or change it ({_mode(found)}); it shows all users' jobs"
-        return subject.error(text, f"{right}; if other users could read it: a new one")
+    if found.st_mode & 0o077 & ~mode or found.st_uid not in (0, account.uid):
+        text = f"others may use it ({_mode(found)}); {risk}"
+        return subject.error(text, f"{right}; if other users could read it: {anew}")
     return subject.ok(f"not for others ({_mode(found)})")
 
 

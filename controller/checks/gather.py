@@ -186,7 +186,7 @@ async def _nodes(request: Request, settings: Settings | None, options: SlurmOpti
     for node in known:
         findings += gpus.judge_node(node, options.file, options.release)
         if settings is not None and node.name in answers:
-            findings += agents.judge_agent(node, answers[node.name], settings.nodes, str(options.file))
+            findings += agents.judge_agent(node, answers[node.name], settings.nodes, options.file)
     return findings
 
 

@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from controller.checks.finding import Finding, Subject
+from controller.checks.finding import Finding, Level, Subject
 from controller.checks.slurm_files import release_of
-from controller.checks.slurm_options import RESTART
+from controller.checks.slurm_options import RECONFIGURE, RESTART
 from controller.slurm import replies
 from controller.slurm.gres import Gres, node_gpus, parse_gres, split_type
 from controller.slurm.port import SlurmGpu
@@ -65,12 +65,16 @@ def not_shared(node: KnownNode, models: Mapping[str, str], slurm_conf: Path) -> 
         if feature not in record.features:
             return subject.warning(
                 f"{gres}: an ordinary job that names the type finds nodes with the feature {feature} only",
-                f"NodeName={node.name} in {slurm_conf}: Feature={','.join([*record.features, feature])}, "
-                "then scontrol reconfigure",
+                _feature_line(node, slurm_conf, feature),
             )
     own = any(item.name == "shard" for item in node.gres or ())
     shards = "shards of the site's own" if own else "no shards"
     return subject.ok(f"{gres}: {shards}, so for ordinary jobs only")
+
+
+def _feature_line(node: KnownNode, slurm_conf: Path, feature: str) -> str:
+    features = ",".join([*node.record.features, feature])
+    return f"NodeName={node.name} in {slurm_conf}: Feature={features}, {RECONFIGURE}"
 
 
 def judge_node(node: KnownNode, slurm_conf: Path, slurm_release: str) -> Iterator[Finding]:
@@ -105,14 +109,14 @@ def _state(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
         yield subject.warning(f"{state}: {why}", f"{resume}, when it is in order")
 
 
-def gres_line(model: str, count: int, shards: int) -> str:
+def gres_remedy(node: str, slurm_conf: Path, model: str, count: int, shards: int) -> str:
     """What `Gres=` in slurm.conf should say."""
     names = [f"{model}_{index}" for index in range(count)]
-    return ",".join([f"gpu:{name}:1" for name in names] + [f"shard:{name}:{shards}" for name in names])
+    gres = ",".join([f"gpu:{name}:1" for name in names] + [f"shard:{name}:{shards}" for name in names])
+    return f"NodeName={node} in {slurm_conf}: Gres={gres}, gres.conf likewise, {RESTART}"
 
 
 def _gres(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
-    subject = Subject(node.name, "GRES")
     record, gpus = node.record, node.gpus
     items = [item for item in node.gres or () if item.name == "gpu"]
     single = [kind for item in items if (kind := split_type(item.type))]
@@ -120,33 +124,25 @@ def _gres(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
     depth = max((gpu.shards for gpu in gpus), default=0) or 16
     configured = sum(item.count for item in items)
     count = max([configured, *(index + 1 for _, index in single)])
-    here = f"NodeName={node.name} in {slurm_conf}"
-    remedy = f"{here}: Gres={gres_line(model, count, depth)}, gres.conf likewise, {RESTART}"
+    level, indices, models = Level.ERROR, [gpu.index for gpu in gpus], sorted({gpu.model for gpu in gpus})
     if len(gpus) != configured or not gpus:
-        yield subject.error(
-            f"{record.gres or 'none'}: a GPU without a type of its own (MODEL_0, …) cannot be shared", remedy
-        )
-    elif [gpu.index for gpu in gpus] != list(range(len(gpus))):
-        indices = ", ".join(str(gpu.index) for gpu in gpus)
+        found = f"{record.gres or 'none'}: a GPU without a type of its own (MODEL_0, …) cannot be shared"
+    elif indices != list(range(len(gpus))):
         found = f"the types name the GPUs {indices}: the indices must be NVML's, from 0 on"
-        yield subject.error(found, remedy)
-    elif len({gpu.model for gpu in gpus}) > 1:
-        several = ", ".join(sorted({gpu.model for gpu in gpus}))
-        yield subject.error(f"GPUs of several models: {several}; a node must have one", remedy)
+    elif len(models) > 1:
+        found = f"GPUs of several models: {', '.join(models)}; a node must have one"
     elif bad := [gpu for gpu in gpus if gpu.shards < 2]:
-        yield subject.error(
-            f"GPU {bad[0].index} ({model}_{bad[0].index}) has {bad[0].shards} shards: nothing can "
-            "take turns on it",
-            remedy,
-        )
+        found = f"GPU {bad[0].index} has {bad[0].shards} shards: nothing can take turns on it"
     elif len({gpu.shards for gpu in gpus}) > 1:
         counts = ", ".join(f"{model}_{gpu.index}: {gpu.shards}" for gpu in gpus)
-        yield subject.warning(f"the GPUs have different numbers of shards ({counts})", remedy)
+        level, found = Level.WARNING, f"the GPUs have different numbers of shards ({counts})"
     else:
-        yield subject.ok(f"{len(gpus)} GPUs {model}_0 to {model}_{len(gpus) - 1}, {depth} shards each")
+        level, found = Level.OK, f"{len(gpus)} GPUs {model}_0 to {model}_{len(gpus) - 1}, {depth} shards each"
+    change = "" if level is Level.OK else gres_remedy(node.name, slurm_conf, model, count, depth)
+    yield Finding(level, node.name, "GRES", found, change)
     feature = f"gandiva_{model}"
     if gpus and feature not in record.features:
         yield Subject(node.name, "feature").error(
             f"{feature} is missing: --gres=gpu:{model}:N of ordinary jobs finds no node",
-            f"{here}: Feature={','.join([*record.features, feature])}, then scontrol reconfigure",
+            _feature_line(node, slurm_conf, feature),
         )

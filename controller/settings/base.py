@@ -84,12 +84,13 @@ def split_address(address: str, default_port: int) -> tuple[str, int]:
     return match["host"].strip("[]"), port
 
 
-def _matching(pattern: str, words: str) -> AfterValidator:
-    """A string of this form. `words`: the message about any other."""
+def matching(pattern: str, words: str, longest: int | None = None) -> AfterValidator:
+    """A string of this form, of so many characters at most. `words`: the message about any other."""
+    said = words if longest is None else f"{words}, at most {longest} characters"
 
     def check(text: str) -> str:
-        if re.fullmatch(pattern, text) is None:
-            raise ValueError(words)
+        if re.fullmatch(pattern, text) is None or (longest is not None and len(text) > longest):
+            raise ValueError(said)
         return text
 
     return AfterValidator(check)
@@ -201,10 +202,10 @@ Method = Annotated[SuspendMethod, _from_text(SuspendMethod)]
 Way = Annotated[Unsuspendable, _from_text(Unsuspendable)]
 NodeName = Annotated[
     str,
-    _matching(
+    matching(
         r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}",
         "must be a node name as Slurm has it (letters, digits, dot, dash, underscore)",
     ),
 ]
-UserName = Annotated[str, _matching(r"[a-z_][a-z0-9_-]{0,31}", "must be a user name")]
-HostName = Annotated[str, _matching(_HOST, "must be a host name or an address (IPv6 in brackets)")]
+UserName = Annotated[str, matching(r"[a-z_][a-z0-9_-]{0,31}", "must be a user name")]
+HostName = Annotated[str, matching(_HOST, "must be a host name or an address (IPv6 in brackets)")]

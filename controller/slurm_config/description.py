@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from controller.errors import GandivaError
 from controller.model import GPU_MODEL, MAX_WEIGHT
-from controller.settings.base import parse_toml, read_file, wrong
+from controller.settings.base import Section, matching, parse_toml, read_file, wrong
 from controller.slurm import hostlist
 from controller.slurm.gres import Gres, parse_gres, type_id
 
@@ -33,18 +33,6 @@ class DescriptionError(SlurmConfigError):
         super().__init__("\n".join(f"{source}: {problem}" for problem in self.problems))
 
 
-def matching(pattern: str, longest: int, words: str) -> AfterValidator:
-    """A text that the whole pattern matches; errors describe it with `words`."""
-    compiled = re.compile(pattern)
-
-    def check(value: str) -> str:
-        if len(value) > longest or compiled.fullmatch(value) is None:
-            raise ValueError(f"must be {words}, at most {longest} characters")
-        return value
-
-    return AfterValidator(check)
-
-
 def _host_list(value: str) -> str:
     hostlist.expand(value)
     return value
@@ -52,14 +40,15 @@ def _host_list(value: str) -> str:
 
 HostList = Annotated[str, AfterValidator(_host_list)]
 Model = Annotated[
-    str, matching(GPU_MODEL, 64, "letters, digits and ._-, none of .- first, such as a100 or Tesla-K80")
+    str,
+    matching(GPU_MODEL, "must be letters, digits and ._-, none of .- first, such as a100 or Tesla-K80", 64),
 ]
 """As the site's GRES types are called. Those of single GPUs are made of it: a100_0, a100_1, …"""
-HostName = Annotated[str, matching(r"[A-Za-z0-9][A-Za-z0-9.-]*", 253, "a host name")]
-Feature = Annotated[str, matching(r"[A-Za-z0-9_.-]+", 64, "letters, digits and _.-")]
-Name = Annotated[str, matching(r"[A-Za-z0-9_-]+", 64, "letters, digits and _-")]
-ConfigKey = Annotated[str, matching(r"[A-Za-z]+", 64, "letters, as Slurm's keys are")]
-ConfigValue = Annotated[str, matching(r"[^\s#]+", 1024, "a value without blanks and #")]
+HostName = Annotated[str, matching(r"[A-Za-z0-9][A-Za-z0-9.-]*", "must be a host name", 253)]
+Feature = Annotated[str, matching(r"[A-Za-z0-9_.-]+", "must be letters, digits and _.-", 64)]
+Name = Annotated[str, matching(r"[A-Za-z0-9_-]+", "must be letters, digits and _-", 64)]
+ConfigKey = Annotated[str, matching(r"[A-Za-z]+", "must be letters, as Slurm's keys are", 64)]
+ConfigValue = Annotated[str, matching(r"[^\s#]+", "must be a value without blanks and #", 1024)]
 """A value on a line of slurm.conf, which a blank or a # ends."""
 
 
@@ -108,10 +97,8 @@ User = Annotated[int | str, pydantic.PlainValidator(_user)]
 """A user, by name or number."""
 
 
-class _Table(BaseModel):
-    """A misspelt key must not be ignored."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
+class _Table(Section):
+    """Any table of it."""
 
     @model_validator(mode="after")
     def _agree(self) -> "_Table":
@@ -152,14 +139,17 @@ class Nodes(_Table):
     gpu_model: Model | None = None
     gpus: Annotated[int, Field(ge=0, le=256)] = 0
     gpu_device: Annotated[
-        str, matching(r"/dev/[A-Za-z0-9/_-]*%d", 256, "a file in /dev that ends in %d, such as /dev/nvidia%d")
+        str,
+        matching(
+            r"/dev/[A-Za-z0-9/_-]*%d", "must be a file in /dev that ends in %d, such as /dev/nvidia%d", 256
+        ),
     ] = "/dev/nvidia%d"
     """Device file of a GPU; %d is its index on the node."""
     sockets: Annotated[int, Field(ge=1)] | None = None
     cores_per_socket: Annotated[int, Field(ge=1)] | None = None
     threads_per_core: Annotated[int, Field(ge=1)] | None = None
-    features: tuple[Feature, ...] = ()
-    gres: ConfigValue = ""
+    features: Sequence[Feature] = ()
+    gres: ConfigValue | None = None
     """Further GRES, as on Slurm's NodeName line: `localtmp:3000`. Those with device files need lines of the
     site's own in gres.conf."""
     weight: Annotated[int, Field(ge=0)] | None = None
@@ -176,7 +166,9 @@ class Nodes(_Table):
     """NodeHostname, where it differs from the names (several slurmd on one host)."""
     address: HostList | None = None
     ports: (
-        Annotated[str, matching(r"[0-9]+|\[[0-9,-]+\]", 65536, "a port, or several such as [17001-17004]")]
+        Annotated[
+            str, matching(r"[0-9]+|\[[0-9,-]+\]", "must be a port, or several such as [17001-17004]", 65536)
+        ]
         | None
     ) = None
 
@@ -199,12 +191,12 @@ class Nodes(_Table):
     @property
     def others(self) -> tuple[Gres, ...]:
         """The further GRES. Raises ValueError."""
-        return parse_gres(self.gres)
+        return parse_gres(self.gres or "")
 
     @property
     def every_feature(self) -> tuple[str, ...]:
         """An ordinary `gpu:<model>:N` finds nodes by the last of a node with GPUs."""
-        return (*self.features, f"gandiva_{self.gpu_model}") if self.gpus else self.features
+        return (*self.features, f"gandiva_{self.gpu_model}") if self.gpus else (*self.features,)
 
     @property
     def job_memory_mib(self) -> int:
@@ -236,7 +228,7 @@ class Gandiva(_Table):
 
     default: Literal["on", "off"] = "off"
     """Whether a GPU job with neither --gandiva nor --no-gandiva is time-sliced."""
-    partitions: tuple[Name, ...] = ()
+    partitions: Sequence[Name] = ()
     """Partitions in which --gandiva is allowed; none named: all."""
     max_weight: Weight = 4.0
     """Largest weight that counts. These three are the same as in `[requests]` of gandiva.toml: the controller
@@ -245,7 +237,7 @@ class Gandiva(_Table):
     max_weight_by_qos: Mapping[str, Weight] = {}
     gpu_aliases: Mapping[Model, str] = {}
     """Other names that users write for a gpu_model."""
-    controller_users: tuple[User, ...] = ("gandiva",)
+    controller_users: Sequence[User] = ("gandiva",)
     """Users, besides root and SlurmUser, who may release and bind held jobs: numbers, or names in /etc/passwd
     of slurmctld's host."""
 
@@ -259,7 +251,9 @@ class Cgroup(_Table):
     (docs/ordinary-jobs.md): tied to cores, two running jobs may share some while others are idle."""
     constrain_memory: bool = True
     mountpoint: (
-        Annotated[str, matching(r"/[A-Za-z0-9/_.-]+", 4096, "an absolute path of letters, digits and /_.-")]
+        Annotated[
+            str, matching(r"/[A-Za-z0-9/_.-]+", "must be an absolute path of letters, digits and /_.-", 4096)
+        ]
         | None
     ) = None
 
@@ -268,9 +262,9 @@ class ClusterDescription(_Table):
     """The whole description of a cluster."""
 
     cluster: Cluster
-    nodes: tuple[Nodes, ...]
-    partitions: tuple[Partition, ...]
-    node_sets: tuple[NodeSet, ...] = ()
+    nodes: Sequence[Nodes]
+    partitions: Sequence[Partition]
+    node_sets: Sequence[NodeSet] = ()
     gandiva: Gandiva = Gandiva()
     cgroup: Cgroup = Cgroup()
 
@@ -336,9 +330,8 @@ def parse(text: str, source: str = "cluster description") -> ClusterDescription:
     """Check a description given as TOML text; `source` is how messages name it. Raises DescriptionError,
     which names each unknown key, wrong type and value out of range."""
     data = parse_toml(text, lambda problem: DescriptionError(source, [problem]))
-    # TOML has arrays, the frozen model has tuples; strict mode would not take one for the other.
     try:
-        return ClusterDescription.model_validate(_tuples(data))
+        return ClusterDescription.model_validate(data)
     except pydantic.ValidationError as error:
         raise DescriptionError(source, [_problem(item) for item in error.errors()]) from error
 
@@ -351,14 +344,6 @@ def load(path: Path) -> ClusterDescription:
     except UnicodeDecodeError as error:
         raise DescriptionError(str(path), [f"is not UTF-8: {error}"]) from error
     return parse(text, str(path))
-
-
-def _tuples(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _tuples(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return tuple(_tuples(item) for item in value)
-    return value
 
 
 def _problem(error: Mapping[str, Any]) -> str:
@@ -377,7 +362,7 @@ def _problem(error: Mapping[str, Any]) -> str:
         return f"{prefix}missing, and there is no default"
     value = error["input"]
     # Not for tables: the message names the keys that disagree.
-    shown = "" if isinstance(value, (dict, tuple, BaseModel)) else f" (got {value!r})"
+    shown = "" if isinstance(value, (dict, list, BaseModel)) else f" (got {value!r})"
     return f"{prefix}{wrong(error)}{shown}"
 
 

@@ -129,8 +129,8 @@ def test_a_policy_that_others_can_write_is_named(site: tuple[Settings, Path]) ->
     [
         (0o640, ""),
         (0o600, ""),
-        (0o644, "others may read or change it"),
-        (0o660, "others may read or change it"),
+        (0o644, "others may use it"),
+        (0o660, "others may use it"),
     ],
 )
 def test_the_token_of_the_api_is_for_few(site: tuple[Settings, Path], mode: int, text: str) -> None:
