@@ -18,6 +18,7 @@ from controller.settings.schema import Settings
 
 NETWORK = ("nfs", "nfs4", "gpfs", "lustre", "beegfs", "cifs", "fuse.sshfs", "ceph", "9p")
 MIN_FREE_BYTES = 500_000_000
+Judge = Callable[[Path, os.stat_result], Finding]
 _SCAN = "ssh-keyscan NODE… > {}"
 
 
@@ -138,13 +139,7 @@ def _unseen(path: Path, check: str, failure: OSError) -> Finding:
     )
 
 
-def _trusted(
-    path: Path,
-    account: Account,
-    check: str,
-    make: str,
-    judge: Callable[[Path, os.stat_result], Finding] | None = None,
-) -> Finding:
+def _trusted(path: Path, account: Account, check: str, make: str, judge: Judge | None = None) -> Finding:
     """A file that the daemon runs or trusts: others must not be able to change it."""
     found = _usable(path, account, check, make, f"chmod 644 {path}")
     if isinstance(found, Finding):
@@ -153,10 +148,8 @@ def _trusted(
         why = foreign_writer(path, account.uid)
     except OSError as failure:
         return _unseen(path, check, failure)
-    if why:
-        return Subject(str(path), check).error(*why)
-    fine = f"only root and {account.name} can write it"
-    return judge(path, found) if judge else Subject(str(path), check).ok(fine)
+    subject, fine = Subject(str(path), check), f"only root and {account.name} can write it"
+    return subject.error(*why) if why else judge(path, found) if judge else subject.ok(fine)
 
 
 def _open(path: Path, status: os.stat_result) -> Finding:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from controller import __version__
 from controller.checks.finding import Finding, Subject
-from controller.checks.slurm_options import RESTART, SlurmOptions
+from controller.checks.slurm_options import RECONFIGURE, RESTART, SlurmOptions
 from controller.nodes.installed import PLUGIN, plugin_built_for
 
 MAX_BYTES = 1 << 20
@@ -98,15 +98,13 @@ def judge_plugin(where: str, built: str, slurm: str) -> Finding:
     """Whether Slurm can load a host's plugin. `built`: the release it is built for, as the agent reports
     it."""
     subject = Subject(where, "SPANK plugin")
-    build = "make -C slurm_plugin && make -C slurm_plugin install, with that Slurm's headers"
+    change = f"on {where}: make -C slurm_plugin && make -C slurm_plugin install, with that Slurm's headers"
     if built == "none":
-        return subject.error(f"there is no {PLUGIN} among Slurm's plugins", f"on {where}: {build}")
+        return subject.error(f"there is no {PLUGIN} among Slurm's plugins", change)
     if re.fullmatch(r"\d+\.\d+\.\d+", built) is None:
-        return subject.error(built, f"on {where}: {build}")
+        return subject.error(built, change)
     if release_of(built) != release_of(slurm):
-        return subject.error(
-            f"{PLUGIN} was built for Slurm {built}, this is {slurm}: Slurm refuses it", f"on {where}: {build}"
-        )
+        return subject.error(f"{PLUGIN} was built for Slurm {built}, this is {slurm}: it is refused", change)
     return subject.ok(f"built for Slurm {built}")
 
 
@@ -176,35 +174,30 @@ def _job_submit(options: SlurmOptions, host: str, user: str) -> Iterator[Finding
             f"{found}: jobs with --gandiva start as ordinary ones",
             f"in {script}: {'; '.join(missing)} (see {folder}/gandiva/job_submit.lua.example)",
         )
-    elif misplaced := dict(_misplaced(code)):
-        yield from (
-            subject.warning(f"{script}: {found}", f"in {script}: {to}") for found, to in misplaced.items()
-        )
+    elif misplaced := _misplaced(code):
+        yield subject.warning(f"{script}: {misplaced[0]}", f"in {script}: {misplaced[1]}")
     else:
         yield subject.ok(f"{script} calls the module")
     yield _lua_version(host, module, parts)
     yield from _trusted(host, folder / "gandiva" / "gandiva_settings.lua", settings, user)
 
 
-def _misplaced(code: str) -> Iterator[tuple[str, str]]:
-    """What is wrong with the places of the site's rules, and where they belong."""
-    first, *others = _FUNCTION.split(code)
-    functions = dict(zip(others[::2], others[1::2], strict=True))
-    readers = [rf"\b{re.escape(name)}\(" for name, body in functions.items() if "tres_per_" in body]
-    behind = "".join(body.partition("gandiva.job_submit(")[2] for body in (first, *functions.values()))
+def _misplaced(code: str) -> tuple[str, str] | None:
+    """Which of the site's rules has the wrong place, and where it belongs."""
+    parts = ["", *_FUNCTION.split(code)]
+    functions = dict(zip(parts[::2], parts[1::2], strict=True))
+    readers = [rf"\b{re.escape(name)}\(" for name, body in functions.items() if name and "tres_per_" in body]
+    behind = "".join(body.partition("gandiva.job_submit(")[2] for body in functions.values())
     if re.search("|".join(["tres_per_", *readers]), behind):
-        yield (
-            "behind gandiva.job_submit a rule reads tres_per_…, where GPUs have no types any more",
-            "move the rule before gandiva.job_submit(…), where it sees what the user wrote",
-        )
+        found = "behind gandiva.job_submit a rule reads tres_per_…, where GPUs have no types any more"
+        return found, "move the rule before gandiva.job_submit(…), where it sees what the user wrote"
     body = re.split(r"^end\b", functions.get("slurm_job_modify", ""), flags=re.MULTILINE)[0]
     rules = re.split(r".*\bgandiva\.trusts\(", body.partition(")")[2])[0]
     rules = re.sub(r"gandiva\.job_modify\([^)]*\)|slurm\.log_\w+\(.*", "", rules)
-    if not _NO_RULE.issuperset(re.findall(r"\w+", rules)):
-        yield (
-            "rules in slurm_job_modify can refuse the controller's changes of jobs, by which these get GPUs",
-            f"first in slurm_job_modify: {_TRUSTS}",
-        )
+    if _NO_RULE.issuperset(re.findall(r"\w+", rules)):
+        return None
+    found = "rules in slurm_job_modify can refuse the controller's changes of jobs, by which these get GPUs"
+    return found, f"first in slurm_job_modify: {_TRUSTS}"
 
 
 def _lua_version(host: str, module: Path, text: str | None) -> Finding:
@@ -245,22 +238,17 @@ def _script(options: SlurmOptions, key: str, host: str) -> Finding:
     name = "50-gandiva.sh"
     folder = options.file.parent / f"{key.lower()}.d"
     does = "makes" if key == "Prolog" else "removes"
-    remedy = (
-        f"in {options.file}: {key}={folder}/*, then scontrol reconfigure, with {folder}/{name} on every node"
-    )
+    remedy = f"in {options.file}: {key}={folder}/*, {RECONFIGURE}, with {folder}/{name} on every node"
     patterns = options.words(key)
     paths = [Path(found) for pattern in patterns for found in _glob(pattern)]
     scripts = [path for path in paths if "gandiva" in path.name]
-    if not patterns:
-        return subject.error(f"no {key} is set: nothing {does} the control block of a job", remedy)
-    if not paths and not Path(patterns[0]).parent.is_dir():
+    if patterns and not paths and not Path(patterns[0]).parent.is_dir():
         return subject.warning(
             f"{patterns[0]} is not on this host", f"see that {name} is there on every node, mode 0755"
         )
     if not scripts:
-        return subject.error(
-            f"{', '.join(patterns)}: no {name} among them; nothing {does} the control block", remedy
-        )
+        found = f"{', '.join(patterns)}: no {name} among them" if patterns else f"no {key} is set"
+        return subject.error(f"{found}: nothing {does} the control block of a job", remedy)
     if not os.access(scripts[0], os.X_OK):
         return subject.error(f"{scripts[0]} is not executable", f"chmod 755 {scripts[0]}")
     return subject.ok(str(scripts[0]))

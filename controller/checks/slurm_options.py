@@ -212,16 +212,9 @@ def _on(options: SlurmOptions, key: str, default: str, fine: str, risk: str) -> 
 
 
 def _accounting(options: SlurmOptions) -> Iterator[Finding]:
-    subject = Subject("slurm", "accounting")
-    kind = options.get("AccountingStorageType")
-    if kind != "accounting_storage/slurmdbd":
-        yield subject.error(
-            f"AccountingStorageType={kind or '(not set)'}: without slurmdbd no user has "
-            "an AdminLevel, and sacct has no jobs",
-            f"in {options.file}: AccountingStorageType=accounting_storage/slurmdbd, with a slurmdbd",
-        )
-        return
-    yield subject.ok(f"{kind} on {options.get('AccountingStorageHost')}")
+    database = ("accounting_storage/slurmdbd",)
+    why = "without slurmdbd no user has an AdminLevel, and sacct has no jobs"
+    yield _needed(options, "AccountingStorageType", database, why, "with a slurmdbd", keep=False)
     words, why = ("gres/gpu", "gres/shard"), "sacct and sreport do not say who had which GPUs"
     found = _needed(options, "AccountingStorageTRES", words, why, "then restart slurmctld")
     yield replace(found, level=Level.WARNING) if found.change else found
@@ -246,12 +239,8 @@ def judge_admin_level(reply: str, user: str) -> Finding:
     level = levels.get(user, "")
     if level in ("Operator", "Administrator"):
         return subject.ok(f"{user} has AdminLevel={level}")
+    found, do = f"has AdminLevel={level or 'None'}", f"modify user {user} set"
     if user not in levels:
-        return subject.error(
-            f"Slurm's accounting does not know the user {user}",
-            f"sacctmgr add user {user} account=root adminlevel=operator",
-        )
-    return subject.error(
-        f"{user} has AdminLevel={level or 'None'}: it may not bind, suspend or requeue jobs of others",
-        f"sacctmgr modify user {user} set adminlevel=operator",
-    )
+        found, do = "is unknown to Slurm's accounting", f"add user {user} account=root"
+    lacks = "it may not bind, suspend or requeue jobs of others"
+    return subject.error(f"{user} {found}: {lacks}", f"sacctmgr {do} adminlevel=operator")

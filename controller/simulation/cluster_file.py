@@ -19,13 +19,13 @@ from typing import Annotated
 from pydantic import Field, StringConstraints, ValidationError
 
 from controller.errors import ClusterSpecError
-from controller.settings.base import ByteSize, Section, parse_toml, wrong
+from controller.settings.base import ByteSize, Section, parse_toml, read_file, wrong
 from controller.simulation.traces.base import MAX_GPUS
 from controller.slurm import hostlist
 from controller.slurm.port import SlurmNode
 from controller.slurm.simulated import idle_node
 from controller.slurm.simulated_job import PARTITION
-from controller.slurm_config.description import DescriptionError, Model, parse
+from controller.slurm_config.description import MAX_FILE_BYTES, DescriptionError, Model, parse
 
 _WORDS = {"missing": "missing, and there is no default", "extra_forbidden": "no such key"}
 
@@ -52,13 +52,11 @@ class _File(Section):
 def read_nodes(path: Path) -> list[SlurmNode]:
     """In order. Raises ClusterSpecError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path, MAX_FILE_BYTES, ClusterSpecError).decode()
         values = parse_toml(text, lambda problem: ClusterSpecError(f"{path}: {problem}"))
         if not values.keys().isdisjoint(("cluster", "partitions")):
             return _of_site(text, path)
         described = _File.model_validate(values)
-    except OSError as error:
-        raise ClusterSpecError(f"cannot read {path}: {error.strerror}") from error
     except ValidationError as error:
         problems = [
             f"{'.'.join(map(str, e['loc']))}: {_WORDS.get(e['type']) or wrong(e)}" for e in error.errors()

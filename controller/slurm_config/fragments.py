@@ -3,7 +3,6 @@
 putting them into a folder."""
 
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -244,15 +243,13 @@ def write(files: Mapping[str, str], folder: Path, *, force: bool = False) -> tup
 
 def _replace(path: Path, text: str) -> None:
     """Slurm may read the file at any moment: it sees the old one or the new one, never half."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        with draft.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fchmod(file.fileno(), 0o755 if text.startswith("#!") else 0o644)
             os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        draft.chmod(0o755 if text.startswith("#!") else 0o644)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
