@@ -21,6 +21,7 @@ from controller.nodes.protocol import HelloResult
 from controller.settings.schema import Settings
 from tests.unit.checks.test_slurm import nodes_reply
 
+SLURM_CONF = Path("/etc/slurm/slurm.conf")
 PUBLIC = Path(__file__).parents[2] / "public"
 GOOD = {
     "protocol": "gandiva-agent",
@@ -45,7 +46,7 @@ ANSWER = AgentAnswer("10.0.0.1", HelloResult.model_validate(GOOD), "", 0.003, 0.
 
 def judged(answer: AgentAnswer, **over: Any) -> list[Finding]:
     (node,) = gpu_nodes(nodes_reply(**over))
-    found = list(judge_agent(node, answer, Settings().nodes, "/etc/slurm/slurm.conf"))
+    found = list(judge_agent(node, answer, Settings().nodes, SLURM_CONF))
     assert {finding.where for finding in found} == {"n1"}
     return found
 
@@ -144,7 +145,7 @@ def test_paths_of_a_site_of_its_own() -> None:
     settings = Settings.model_validate({"nodes": {"known_hosts": Path("/srv/hosts")}})
     (node,) = gpu_nodes(nodes_reply())
     answer = AgentAnswer("n1", error="Server 'n1' not found in known_hosts")
-    (finding,) = judge_agent(node, answer, settings.nodes, "/etc/slurm/slurm.conf")
+    (finding,) = judge_agent(node, answer, settings.nodes, SLURM_CONF)
     assert ">> /srv/hosts" in finding.change
 
 

@@ -86,7 +86,7 @@ def test_what_srun_inherits_has_the_count_that_the_job_has(
 ) -> None:
     site = make_slurmctld(models=["2080ti", "A100"], aliases={"a100": "A100"})
     answer = site.submit(tres_per_job=f"gres/gpu:{asked}", environment=inherited)
-    assert answer.rc == 0 and list((inherited | answer.environment).values()) == [count]
+    assert answer.rc == 0 and [*{**inherited, **answer.environment}.values()] == [count]
 
 
 @pytest.mark.parametrize(("unit", "factor"), [("k", 1024), ("kib", 1024), ("kb", 1000), ("KB", 1000)])
