@@ -17,7 +17,7 @@ import time
 import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Tuple
 
-from ._heap import Heap
+from ._heap import living
 from ._registry import StateSize
 
 ARENA_CHUNK_BYTES = 256 * 2**20
@@ -26,6 +26,9 @@ ARENA_CHUNK_BYTES = 256 * 2**20
 RESTORE_TRIES = 3
 RESTORE_WAIT_SECONDS = 0.5
 MAX_DEPTH = 4
+COLLECT_EVERY = 16
+"""At each of so many suspends garbage is collected where anything stays on the GPU, at others only where more
+stays than at the last one."""
 
 DEFAULT_POOL = (0, 0)
 """Id of the caching allocator's own pool. CUDA graphs and torch.cuda.MemPool have others."""
@@ -66,11 +69,16 @@ class Accelerator:
             int(self.torch.cuda.memory_reserved(index)) for index in range(self.torch.cuda.device_count())
         )
 
+    def allocated_bytes(self) -> int:
+        return sum(
+            int(self.torch.cuda.memory_allocated(index)) for index in range(self.torch.cuda.device_count())
+        )
+
     def check_supported(self, objects: Iterable[Any]) -> None:
         """Raise RuntimeError where moving storages would corrupt results silently.
 
-        A CUDA graph holds GPU addresses, and these change. It is found among the live objects; where garbage
-        collection does not see it, by its capture; where only C++ holds it, by its memory pool.
+        A CUDA graph holds GPU addresses, and these change. It is among the objects where it is from before
+        watch_graphs(); noted at its capture later; where only C++ holds it, it is found by its memory pool.
         """
         graph = getattr(self.torch.cuda, "CUDAGraph", None)
         if graph is not None and (
@@ -270,8 +278,10 @@ class TorchState:
         self._arena = Arena(torch, pinned=self._accelerator.pinned)
         self._saved: List[Saved] = []
         self._stated_bytes = 0
+        self._elsewhere_bytes = 0  # allocated, but of no tensor that Python can find
         self._left_bytes = 0
-        self._heap = Heap(torch.Tensor, *filter(None, [getattr(torch.cuda, "CUDAGraph", None)]))
+        self._leaves = 0
+        self._graphs: Any = None
 
     def add(self, target: Any) -> None:
         self._targets.append(target)
@@ -312,13 +322,20 @@ class TorchState:
         """Wait for the GPU. Raises RuntimeError where the state cannot leave it, before any of it does."""
         self.synchronize()
         if self._accelerator.initialized():
-            self._accelerator.check_supported(self._heap.find())
+            if self._graphs is None:
+                # Later ones are noted as they are captured.
+                graph = getattr(self._torch.cuda, "CUDAGraph", None)
+                self._graphs = weakref.WeakSet([] if graph is None else living(graph))
+            self._accelerator.check_supported(self._graphs)
 
     def host_bytes(self) -> int:
         """Host memory that the next offload() takes beyond the arena. It refuses where it would take more."""
         self._stated_bytes = 0
         if not self._saved and self._accelerator.initialized():
-            self._stated_bytes = self._arena.missing_bytes(_total_bytes(self._plan()))
+            # Most often there is room, and no need to look at all objects now and in offload().
+            found = self._accelerator.allocated_bytes() - self._elsewhere_bytes
+            if self._arena.missing_bytes(found):
+                self._stated_bytes = self._arena.missing_bytes(_total_bytes(self._plan()))
             if self._stated_bytes:
                 # Garbage may be all that does not fit.
                 gc.collect()
@@ -338,6 +355,7 @@ class TorchState:
             plan = self._plan()
             total = _total_bytes(plan)
             missing = self._arena.missing_bytes(total)
+            self._elsewhere_bytes = self._accelerator.allocated_bytes() - total
             if missing > self._stated_bytes:
                 # Without the agent's word that there is room, the kernel could end the job.
                 raise RuntimeError(
@@ -358,12 +376,13 @@ class TorchState:
         """Free what PyTorch has kept of GPU memory. Returns the bytes that stay."""
         self._accelerator.release_caches()
         left_bytes = int(self._accelerator.left_bytes())
-        if left_bytes > self._left_bytes:
-            # More than after the last collection: garbage may have it where no tensor does.
+        self._leaves += 1
+        if left_bytes > self._left_bytes or (left_bytes and self._leaves % COLLECT_EVERY == 0):
+            # Garbage may have it where no tensor does.
             gc.collect()
             self._accelerator.release_caches()
-            left_bytes = self._left_bytes = int(self._accelerator.left_bytes())
-            self._heap.find()  # not at the next suspend
+            left_bytes = int(self._accelerator.left_bytes())
+        self._left_bytes = left_bytes
         return left_bytes
 
     @property
@@ -411,8 +430,7 @@ class TorchState:
         return self._torch._neg_view(copy) if value.is_neg() else copy
 
     def _plan(self) -> List[Saved]:
-        tensors = list(self._registered())
-        tensors += [found for found in self._heap.find() if isinstance_of(found, self._torch.Tensor)]
+        tensors = [*self._registered(), *living(self._torch.Tensor)]
         plan: List[Saved] = []
         seen: Dict[int, Any] = {}
         position = 0

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gandiva import _torch
+from gandiva._heap import living
 from gandiva._torch import storage_of
 
 
@@ -35,6 +36,11 @@ class CpuAsGpu(_torch.Accelerator):
 
     def left_bytes(self) -> int:
         return 17
+
+    def allocated_bytes(self) -> int:
+        storages = [storage_of(tensor) for tensor in living(self.torch.Tensor) if not tensor.is_sparse]
+        owned = {each._cdata: int(each.nbytes()) for each in storages if each._cdata in self.on_gpu}
+        return 1000 + sum(owned.values())
 
     def check_supported(self, objects: Iterable[Any]) -> None:
         if self.unsupported:
