@@ -4,14 +4,16 @@
 `iter(loader)` takes a seed from the generator of the whole process, unless the loader has one of its own. A
 job that goes on in the middle of an epoch begins its loader once more than an undisturbed one, and all random
 numbers after that would be others. So the generators are put back when the loader gives its first batch: what
-was drawn for its second beginning does not count. Where it had given its last batch, what is begun is the
-next epoch, and that counts.
+was drawn for its second beginning does not count.
+
+It is a second beginning where as many batches are left as were when the state was saved. Otherwise the script
+begins an epoch, perhaps with a seed of its own, and nothing is done. A loader that does not know its length
+must have been begun from the very state that was restored.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 import sys
 import weakref
 from collections.abc import Callable
@@ -25,14 +27,15 @@ _open: Any = weakref.WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class _Again:
-    """What to do at the first batch. `ended`: the loader had given its last one."""
+    """What to do at the first batch, with `open_now()` of the save."""
 
+    were_open: list[int | None]
     put_back: Callable[[], None]
-    ended: bool
+    generator_state: Any
 
 
 _again: list[_Again] = []
-"""At most one."""
+"""At most one: until a loader is asked for its first batch."""
 
 
 def watch() -> None:
@@ -44,16 +47,17 @@ def watch() -> None:
 
     @functools.wraps(give)
     def watched(self: Any) -> Any:
-        again = _again.pop() if _again else None
-        if again is not None and not again.ended:
-            again.put_back()
         # Before the first one: a sampler may say how many are left.
-        length = _open.get(self) or _length(self)
+        length = _open[self] if self in _open else _length(self)
+        again = _again.pop() if _again else None
+        if again is not None and _is_second(self, _left(self, length), again):
+            again.put_back()
         try:
             batch = give(self)
         except StopIteration:
             _open.pop(self, None)
-            if again is not None and again.ended:
+            if again is not None and 0 in again.were_open:
+                # It gave nothing, whatever length it said.
                 again.put_back()
             raise
         _open[self] = length
@@ -63,19 +67,35 @@ def watch() -> None:
     kind.__next__ = watched
 
 
-def open_now() -> list[bool]:
-    """Of each loader that is open, whether it has given its last batch, as far as it knows its length."""
-    _again.clear()
-    return [iterator._num_yielded >= length for iterator, length in list(_open.items())]
+def open_now() -> list[int | None]:
+    """Of each loader that is open, how many batches are left; None where it does not know."""
+    # Before the first batch after a restore it is as it was.
+    before = _again[0].were_open if _again else []
+    return [*before, *(_left(iterator, length) for iterator, length in list(_open.items()))]
 
 
-def go_on(were_open: list[bool], put_back: Callable[[], None]) -> None:
-    """The state was restored in which `open_now()` was so. `put_back` gives the generators their states."""
-    _again[:] = [_Again(put_back, all(were_open))] if were_open else []
+def go_on(were_open: list[int | None], put_back: Callable[[], None], generator_state: Any) -> None:
+    """The state was restored in which `open_now()` was so. `put_back` gives the generators their states;
+    `generator_state` is that of PyTorch's."""
+    _again[:] = [_Again(were_open, put_back, generator_state)] if were_open else []
 
 
-def _length(iterator: Any) -> float:
+def _is_second(iterator: Any, left: int | None, again: _Again) -> bool:
+    if left is not None or None not in again.were_open:
+        return left in again.were_open
+    torch = sys.modules["torch"]
+    generator = torch.Generator()
+    generator.set_state(again.generator_state)
+    drawn = torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator)
+    return bool(drawn.item() == getattr(iterator, "_base_seed", None))
+
+
+def _left(iterator: Any, length: int | None) -> int | None:
+    return None if length is None else max(0, length - int(iterator._num_yielded))
+
+
+def _length(iterator: Any) -> int | None:
     try:
-        return float(len(iterator))
-    except (TypeError, NotImplementedError):
-        return math.inf
+        return len(iterator)
+    except Exception:  # whatever the script's sampler raises
+        return None

@@ -35,7 +35,7 @@ from .tensor_file import Packer, tensors_of, unpack
 VALUES = "state.json"
 TENSORS = "tensors.safetensors"
 _RANDOM = "$random"
-_LOADERS = "loaders"
+_LOADERS = "batches_left"
 
 
 def run_word() -> str:
@@ -125,8 +125,9 @@ class State:
         if _RANDOM in own:
             _set_random_state(torch, own[_RANDOM])
             # As they are now: what was read holds the memory of whole files.
-            put_back = functools.partial(_set_random_state, torch, _random_state(torch))
-            loaders.go_on(own[_RANDOM].get(_LOADERS, []), put_back)
+            now = _random_state(torch)
+            put_back = functools.partial(_set_random_state, torch, now)
+            loaders.go_on(own[_RANDOM].get(_LOADERS, []), put_back, now.get("torch"))
         return found.step
 
     def _chosen(

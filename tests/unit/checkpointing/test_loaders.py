@@ -158,6 +158,107 @@ def test_it_goes_on_again_and_again(tmp_path: Path) -> None:
     assert list(itertools.chain(*found)) == undisturbed
 
 
+def test_a_save_before_the_first_batch_changes_nothing(tmp_path: Path) -> None:
+    undisturbed = run(Endless, Noisy(), 0, tmp_path / "undisturbed", STEPS)
+    found = [run(Endless, Noisy(), 0, tmp_path / "moved", steps) for steps in (2, 0, 0, 6)]
+    assert list(itertools.chain(*found)) == undisturbed
+
+
+class Unsaid(Rest):
+    def __len__(self) -> int:
+        raise RuntimeError("nobody knows before the first epoch")
+
+
+class Whole(Rest):
+    def __len__(self) -> int:
+        return SAMPLES
+
+
+@pytest.mark.parametrize(
+    ("sampler", "saved"), [(Unsaid, (1, 2)), (Whole, (3,))], ids=["no-length", "length-of-whole-epochs"]
+)
+def test_a_sampler_may_say_little_of_its_length(sampler: Any, saved: tuple[int, ...], tmp_path: Path) -> None:
+    class Kind(Epochs):
+        def __init__(self, training: Training, data: Data, workers: int) -> None:
+            super().__init__(training, data, workers)
+            self.sampler = self.parts["position"] = sampler()
+            self.loader = torch.utils.data.DataLoader(data, batch_size=BATCH, sampler=self.sampler)
+
+    undisturbed = run(Kind, Noisy(), 0, tmp_path / "undisturbed", STEPS)
+    for saved_at in saved:
+        folder = tmp_path / str(saved_at)
+        before = run(Kind, Noisy(), 0, folder, saved_at)
+        assert before + run(Kind, Noisy(), 0, folder, STEPS - saved_at, seed=99) == undisturbed
+
+
+class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]
+    """Its loader knows no length."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(SAMPLES))
+
+
+def seeded_epochs(loader: Any, epochs: Rest) -> Iterator[None]:
+    """Goes on with a whole epoch, whose seed is its own."""
+    while True:
+        torch.manual_seed(100 + epochs.done)
+        for _ in loader:
+            yield
+        epochs.done += 1
+
+
+def short_epochs(loader: Any, epochs: Rest) -> Iterator[None]:
+    """Holds the iterator of an epoch that is over, though it has batches left."""
+    while True:
+        batches = iter(loader)
+        for _ in range(2):
+            next(batches)
+        epochs.done += 1
+        yield
+
+
+def whole_epochs(loader: Any, epochs: Rest) -> Iterator[None]:
+    """Holds the iterator of an epoch that is over."""
+    while True:
+        batches = iter(loader)
+        assert len(list(batches)) == SAMPLES // BATCH
+        epochs.done += 1
+        yield
+
+
+@pytest.mark.parametrize(
+    ("script", "data", "done", "again"),
+    [
+        (seeded_epochs, Data(), 4, 3),
+        (seeded_epochs, Stream(), 4, 3),
+        (short_epochs, Data(), 2, 2),
+        (whole_epochs, Data(), 2, 2),
+        (whole_epochs, Stream(), 2, 2),
+    ],
+)
+def test_an_epoch_that_is_begun_draws_what_it_draws(
+    script: Any, data: Any, done: int, again: int, tmp_path: Path
+) -> None:
+    """`done`: steps before the save; `again`: that of them which is the next one afterwards."""
+
+    def drawn(folder: Path, steps: int) -> list[float]:
+        torch.manual_seed(steps)
+        epochs = Rest()
+        store = Store(folder, rank=0, world_size=1)
+        state = State(epochs=epochs)
+        if state.restore(store) is None:
+            torch.manual_seed(1)
+        batches = script(torch.utils.data.DataLoader(data, batch_size=BATCH), epochs)
+        found = [torch.rand(1).item() for _ in itertools.islice(batches, steps)]
+        state.save(store, 1).result(60)
+        batches.close()
+        return found
+
+    undisturbed = drawn(tmp_path / "undisturbed", STEPS)
+    assert drawn(tmp_path / "moved", done) == undisturbed[:done]
+    assert drawn(tmp_path / "moved", STEPS - again) == undisturbed[again:]
+
+
 def test_a_loader_of_torchdata_is_a_part(tmp_path: Path) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
 
