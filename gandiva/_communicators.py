@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The memory of NCCL's communicators, off the GPU and back, with PyTorch 2.12 and NCCL 2.29.7 or later."""
 
+import atexit
 import contextlib
 import sys
 import threading
@@ -11,6 +12,8 @@ AGREE_SECONDS = 20.0
 WAIT_SHARE = 0.8
 """Of AGREE_SECONDS, how long a rank waits for others. In the rest it says that it waits no longer."""
 POLL_SECONDS = 0.01
+EXIT_SECONDS = 1.0
+"""How long the end of the process waits for a store that does not answer."""
 
 GO = "go"
 STAY = "stay"
@@ -105,6 +108,9 @@ class Communicators:
         thread = threading.Thread(target=ask, name="gandiva-agree", daemon=True)
         thread.start()
         thread.join(AGREE_SECONDS)
+        if thread.is_alive():
+            # Where its call comes back while Python ends, the process would be aborted.
+            atexit.register(thread.join, EXIT_SECONDS)
         return answers == [True]
 
 

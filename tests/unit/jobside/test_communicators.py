@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import types
@@ -188,6 +189,30 @@ def test_a_store_that_stands_still_is_not_waited_for(
     store.go_on()
     together(owner.offload)
     assert backend.suspended == 0
+
+
+EXIT = """
+import time, types
+from gandiva import _communicators
+
+class Slow:
+    def add(self, key, amount):
+        time.sleep(0.5)
+        print("answered", flush=True)
+        raise RuntimeError("it is gone")
+
+_communicators.AGREE_SECONDS = 0.1
+_communicators.EXIT_SECONDS = 60.0
+module = types.SimpleNamespace(_get_default_store=Slow)
+distributed = types.SimpleNamespace(distributed_c10d=module, get_world_size=lambda: 2)
+print(_communicators.Communicators()._agree(distributed, 1), flush=True)
+"""
+
+
+def test_the_end_of_the_process_waits_a_moment_for_the_store() -> None:
+    """A call of PyTorch's store that comes back while Python ends aborts the process."""
+    done = subprocess.run([sys.executable, "-c", EXIT], stdout=subprocess.PIPE, timeout=60, check=True)
+    assert done.stdout.split() == [b"False", b"answered"]
 
 
 @pytest.mark.parametrize(
