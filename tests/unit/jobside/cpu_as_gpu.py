@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -38,8 +39,12 @@ class CpuAsGpu(_torch.Accelerator):
         return 17
 
     def allocated_bytes(self) -> int:
-        storages = [storage_of(tensor) for tensor in living(self.torch.Tensor) if not tensor.is_sparse]
-        owned = {each._cdata: int(each.nbytes()) for each in storages if each._cdata in self.on_gpu}
+        owned: dict[int, int] = {}
+        for tensor in living(self.torch.Tensor):
+            with contextlib.suppress(RuntimeError, NotImplementedError):  # sparse
+                storage = storage_of(tensor)
+                if storage._cdata in self.on_gpu:
+                    owned[storage._cdata] = int(storage.nbytes())
         return 1000 + sum(owned.values())
 
     def check_supported(self, objects: Iterable[Any]) -> None:
