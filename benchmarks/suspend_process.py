@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The process that `benchmarks.suspend` measures: a small training with Transformers, as jobs have it.
+"""A small training with Transformers, as jobs have it: the process that `benchmarks.suspend` measures.
 
 Its tensors are on the CPU and stand for a GPU's. It prints a JSON line: the number of objects, and for each
 suspend the CPU seconds of what the session does until its state is off the GPU.
@@ -49,31 +49,41 @@ class CpuAsGpu(_torch.Accelerator):
         return False
 
 
+class Training:
+    """A small GPT-2 and its optimizer."""
+
+    def __init__(self) -> None:
+        transformers.logging.set_verbosity_error()
+        torch.set_num_threads(1)
+        torch.manual_seed(1)
+        tokens = dict.fromkeys(("bos_token_id", "eos_token_id"), 0)
+        shape = {"n_layer": 4, "n_head": 4, "n_embd": 64, "vocab_size": 500}
+        self.model = GPT2LMHeadModel(GPT2Config(**shape, **tokens))
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+
+    def train(self, steps: int) -> None:
+        """Some mini-batches, of random tokens."""
+        for _ in range(steps):
+            batch = torch.randint(0, 500, (4, 32))
+            loss = self.model(input_ids=batch, labels=batch).loss
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+
+
 def main() -> None:
     """Train, and leave and come back between the steps. Argument: how often."""
     _torch.Accelerator = CpuAsGpu  # type: ignore[misc]
-    transformers.logging.set_verbosity_error()
-    torch.set_num_threads(1)
-    torch.manual_seed(1)
-    tokens = dict.fromkeys(("bos_token_id", "eos_token_id"), 0)
-    model = GPT2LMHeadModel(GPT2Config(n_layer=4, n_head=4, n_embd=64, vocab_size=500, **tokens))
-    optimizer = torch.optim.AdamW(model.parameters())
-    registry = Registry()
-    for target in (model, optimizer):
+    training, registry = Training(), Registry()
+    for target in (training.model, training.optimizer):
         registry.add(target, type(target).__name__)
     seconds = []
     for _ in range(int(sys.argv[1])):
-        for _ in range(5):
-            batch = torch.randint(0, 500, (4, 32))
-            loss = model(input_ids=batch, labels=batch).loss
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+        training.train(5)
         begin = time.process_time()
         registry.host_bytes()
         registry.offload()
         seconds.append(time.process_time() - begin)
-        del batch, loss
         registry.restore()
     gc.unfreeze()  # (older sessions froze objects)
     print(json.dumps({"objects": len(gc.get_objects()), "seconds": seconds}))

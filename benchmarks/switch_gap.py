@@ -5,20 +5,25 @@ Two jobs take turns on one GPU. The gap is the time between the end of the last 
 begin of the first mini-batch of the next, as the jobs themselves logged it. Beside it stands the floor
 measured in the same run: what no scheduler of this kind can avoid, two calls to Slurm (suspend one, resume
 the other), made one after the other through the same adapter. The mini-batch that a job finishes before it
-leaves is useful work and counts for neither. The jobs run a small script; what a process with PyTorch and
-Transformers adds to a switch is measured by `python -m benchmarks.suspend`.
+leaves is useful work and counts for neither. With `--transformers` each job's process has PyTorch,
+Transformers and a small model besides, whose tensors stand for a GPU's; without, it is a small script.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import itertools
 import json
 import statistics
+import subprocess
 import sys
+import tarfile
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -28,7 +33,13 @@ from container.errors import MiniClusterError
 from container.spec import ClusterSpec
 
 NAME = "bench"
-TRAIN = "python3 /opt/gandiva/src/examples/train_mock.py"
+EXAMPLES = "/opt/gandiva/src/examples"
+TRAIN = f"python3 {EXAMPLES}/train_mock.py"
+TRANSFORMERS = "transformers==5.24.0"
+FOLDER = "/home/bench"
+"""On all hosts: Transformers, and the process that uses it."""
+TRAIN_TRANSFORMERS = f"env PYTHONPATH={FOLDER}:$PYTHONPATH python3 {FOLDER}/switch_process.py {EXAMPLES}"
+INSTALL_SECONDS = 900.0
 
 # Runs inside ctl, as the controller's user: two jobs take turns without Gandiva, by calls to Slurm alone.
 RPC_PROBE = """
@@ -79,8 +90,33 @@ def gaps(steps: Sequence[Step]) -> list[float]:
     ]
 
 
+def install(cluster: MiniCluster) -> None:
+    """Transformers for the hosts' own Python, and the process that uses it, to FOLDER.
+
+    Raises:
+        MiniClusterError, subprocess.SubprocessError: a step failed.
+    """
+    version = cluster.exec("login", ["python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
+    with tempfile.TemporaryDirectory(prefix="gandiva-switch-") as name:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--only-binary=:all:", f"--target={name}"]
+        words = [*pip, f"--python-version={version.stdout.strip()}", TRANSFORMERS]
+        subprocess.run(words, check=True, timeout=INSTALL_SECONDS)
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as file:
+            file.add(name, ".")
+            for process in ("suspend_process.py", "switch_process.py"):
+                file.add(Path(__file__).parent / process, process)
+    unpack = f"mkdir -p {FOLDER} && tar -x -C {FOLDER} --no-same-owner && chmod -R a+rX {FOLDER}"
+    cluster.exec("login", unpack, stdin=packed.getvalue(), timeout_seconds=INSTALL_SECONDS)
+
+
 def measure(
-    cluster: MiniCluster, seconds: float, slice_seconds: float, minibatch_ms: float, memory_mb: int
+    cluster: MiniCluster,
+    command: str,
+    seconds: float,
+    slice_seconds: float,
+    minibatch_ms: float,
+    memory_mb: int,
 ) -> tuple[list[float], list[float]]:
     """Gaps, and times of the two calls to Slurm that a switch needs, in seconds."""
     cluster.stop_controller()
@@ -100,7 +136,7 @@ def measure(
             "policy": {"name": "gandiva", "gandiva": {"slice_seconds": slice_seconds}},
         }
     )
-    train = f"{TRAIN} --steps 1000000 --minibatch-ms {minibatch_ms:g} --memory-mb {memory_mb}"
+    train = f"{command} --steps 1000000 --minibatch-ms {minibatch_ms:g} --memory-mb {memory_mb}"
     train += " --log steps-$SLURM_JOB_ID"
     jobs = [
         _submit(cluster, user, f"exec {train}", "--gandiva", "--gres=gpu:1", "-w", "n1")
@@ -119,7 +155,7 @@ def measure(
 
 
 def _submit(cluster: MiniCluster, user: str, command: str, *options: str) -> int:
-    words = ["sbatch", "--parsable", "--mem=200M", "--output=/dev/null", *options, "--wrap", command]
+    words = ["sbatch", "--parsable", "--mem=2G", "--output=/dev/null", *options, "--wrap", command]
     return int(cluster.exec("login", words, user=user).stdout)
 
 
@@ -144,20 +180,32 @@ def main() -> int:
     parser.add_argument("--slice-seconds", type=float, default=1.5, help="(%(default)s)")
     parser.add_argument("--minibatch-ms", type=float, default=50.0, help="(%(default)s)")
     parser.add_argument("--memory-mb", type=int, default=4096, help="of each job (%(default)s)")
+    parser.add_argument("--transformers", action="store_true", help="jobs are processes with Transformers")
     parser.add_argument("--keep", action="store_true", help="leave the cluster named bench running")
     options = parser.parse_args()
     console = Console()
     cluster = MiniCluster(
-        ClusterSpec(name=NAME), report=lambda line: console.print(f"  {line}", highlight=False)
+        ClusterSpec(name=NAME, torch=options.transformers),
+        report=lambda line: console.print(f"  {line}", highlight=False),
     )
     try:
         cluster.down()  # of an earlier run with --keep
         cluster.up()
+        command = TRAIN
+        if options.transformers:
+            command = TRAIN_TRANSFORMERS
+            with console.status("installing Transformers"):
+                install(cluster)
         with console.status(f"two jobs take turns for {options.seconds:g} s"):
             idle, floor = measure(
-                cluster, options.seconds, options.slice_seconds, options.minibatch_ms, options.memory_mb
+                cluster,
+                command,
+                options.seconds,
+                options.slice_seconds,
+                options.minibatch_ms,
+                options.memory_mb,
             )
-    except MiniClusterError as error:
+    except (MiniClusterError, subprocess.SubprocessError) as error:
         console.print(f"[red]error:[/red] {error}", highlight=False)
         return 1
     finally:
