@@ -17,7 +17,7 @@ from tests.live.test_operators import PATIENT, bad, check
 
 pytestmark = [pytest.mark.live, pytest.mark.nightly, pytest.mark.public]
 PUBLIC = Path(__file__).parents[1] / "public"
-NAMES = {"n1": "h100_80gb", "n2": "2080ti", "n3": "A100.80gb"}
+NAMES = {"n1": "h100-sxm5_80gb", "n2": "2080ti", "n3": "A100.80gb"}
 LUA = "/etc/slurm/job_submit.lua"
 
 
