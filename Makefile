@@ -36,9 +36,12 @@ unit: env ## Unit tests: no Docker
 	@printf '==> Unit tests\n'
 	@$(PYTHON) -m pytest tests -m 'not live and not processes$(SHALLOW)' -q --ignore tests/live -n 4 --dist worksteal
 
+# Agents take the jobs of a mini cluster on the same machine for their own node's, unless they do not see them.
+APART := unshare --pid --fork --kill-child --mount-proc
 processes: env ## Real node agents, jobs and drivers on mock GPUs: no Docker
 	@printf '==> Node agents and jobs on mock GPUs\n'
-	@$(PYTHON) -m pytest tests/unit -m 'processes$(SHALLOW)' -q -n 4 --dist worksteal
+	@apart='$(APART)'; $$apart true 2> /dev/null || apart=; \
+	$$apart $(PYTHON) -m pytest tests/unit -m 'processes$(SHALLOW)' -q -n 4 --dist worksteal
 
 torch: env ## The job side with a real PyTorch, on the CPU (the image: once, 220 MB)
 	@printf '==> The job side with PyTorch\n'
