@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,14 +37,18 @@ def reference() -> str:
         "",
         "<!-- Made from the schema in controller/settings: python scripts/settings_pages.py -->",
         "",
-        *_INTRODUCTION.splitlines(),
+        *"\n\n".join(map(_paragraph, _INTRODUCTION.split("\n\n"))).splitlines(),
     ]
     for table in tables():
-        lines += ["", f"## [{table.name}]", "", table.description]
+        lines += ["", f"## [{table.name}]", "", _paragraph(table.description)]
         if table.keys:
             lines += ["", "| key | value | default | meaning |", "|---|---|---|---|"]
             lines += [_row(key) for key in table.keys]
     return "\n".join(lines) + "\n"
+
+
+def _paragraph(text: str) -> str:
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def _row(key: Key) -> str:

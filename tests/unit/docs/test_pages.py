@@ -106,3 +106,9 @@ def test_the_architecture_names_every_module_of_the_controller() -> None:
     modules = [m.name for m in (ROOT / "controller").glob("*.py") if m.name != "__init__.py"]
     folders = [f"{f.name}/" for f in (ROOT / "controller").iterdir() if (f / "__init__.py").exists()]
     assert [name for name in modules + folders if f"`{name}`" not in text and f"/{name}" not in text] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_line_of_prose_is_wider_than_a_terminal(page: Path) -> None:
+    lines = (line for line in prose(page).splitlines() if not line.lstrip().startswith(("|", "<")))
+    assert [line for line in lines if len(line) > 100 and " " in line.strip()] == []
