@@ -421,9 +421,9 @@ async def test_a_host_that_starts_no_more_processes_is_slurm_out_of_reach(
 async def test_the_workers_have_slurms_environment(
     plan: Plan, transport: PyslurmTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SLURM_JWT", "another's")
+    monkeypatch.setenv("SLURM_CLUSTERS", "another")
     plan(Jobs_load={"jobs": []}, Nodes_load={"nodes": [NODE]})
     await transport.load()
     (process,) = (worker._process for worker in transport._all if worker._process)
     environ = Path(f"/proc/{process.pid}/environ").read_bytes()  # noqa: ASYNC240
-    assert b"TZ=UTC0" in environ and b"SLURM_JWT" not in environ
+    assert b"TZ=UTC0" in environ and b"SLURM_CLUSTERS" not in environ
