@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import signal
@@ -124,8 +125,10 @@ def test_a_trace_from_this_clusters_accounting_is_simulated(site: Site) -> None:
 
     site.wait("three jobs in the accounting", in_accounting, 60)
     text = site.cluster.read_file("login", trace)
-    assert re.findall(r"gres/gpu=(\d)", text) == ["1", "1", "2"], "GPUs, not the shards that Slurm gave them"
-    assert {line.split("|")[0] for line in text.splitlines()[1:]} >= {str(job) for job in jobs}
+    rows = list(csv.DictReader(text.splitlines(), delimiter="|"))
+    given = [re.findall(r"gres/gpu=(\d)", row["AllocTRES"]) for row in rows]
+    assert given == [["1"], ["1"], ["2"]], "GPUs, not the shards that Slurm gave them"
+    assert {row["JobID"] for row in rows} >= {str(job) for job in jobs}
     command = ["gandiva", "simulate", "--trace", trace, "--trace-format", "sacct", "--cluster", "a100:4",
                "--gpus-per-node", "4", "--policy", "fifo", "--json"]  # fmt: skip
     outcome = json.loads(site.cluster.exec("login", command).stdout)

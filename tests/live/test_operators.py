@@ -262,7 +262,7 @@ GPUS = {
     other_numbers_of_gpus_in_slurm: (
         "n1",
         "GPUs",
-        "0, 1, 2, 3 (a100), Slurm has 0, 1, 2",
+        "0, 1, 2, 3 (nvidia_a100-sxm4-80gb), Slurm has 0, 1, 2",
         "shard:a100_3:16, gres.conf",
     ),
     sshd_stopped: ("n2", "agent", "cannot be reached", "systemctl start sshd on n2"),
