@@ -27,15 +27,18 @@ class Row:
     @property
     def state(self) -> str:
         """A final state comes from Slurm; before that the controller's is newer."""
-        if self.accounting and is_final(self.accounting.state):
-            return self.accounting.state
-        return self.job.state
+        ended = self._ended
+        return ended.state if ended else self.job.state
+
+    @property
+    def _ended(self) -> Accounting | None:
+        """What accounting says of a job that is over."""
+        return self.accounting if self.accounting and is_final(self.accounting.state) else None
 
     @property
     def end_is_slurms(self) -> bool:
         """It is over, and the controller did not see its end."""
-        unseen = self.job.end_time is None or self.job.state == UNSEEN
-        return unseen and self.accounting is not None and is_final(self.accounting.state)
+        return (self.job.end_time is None or self.job.state == UNSEEN) and self._ended is not None
 
     @property
     def end_time(self) -> float | None:
@@ -50,8 +53,8 @@ class Row:
     @property
     def exit_code(self) -> str:
         """`code:signal`."""
-        if self.accounting and self.accounting.exit_code:
-            return self.accounting.exit_code
+        if self._ended and self._ended.exit_code:
+            return self._ended.exit_code
         if self.job.exit_code is None:
             return ""
         code = self.job.exit_code

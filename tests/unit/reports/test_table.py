@@ -210,6 +210,15 @@ def test_before_the_end_the_controller_is_fresher() -> None:
     assert row.state == "SUSPENDED" and row.end_time is None
 
 
+def test_an_exit_code_that_accounting_has_before_the_end_is_none() -> None:
+    """A slurmdbd that lags behind, or that never heard of the end."""
+    running = {1: Accounting("1", "RUNNING", "0:0", None)}
+    (row,) = join(JobsMessage(time=NOW, jobs=[job(state="FAILED", end_time=NOW - 5, exit_code=3)]), running)
+    assert (row.state, row.exit_code) == ("FAILED", "3:0")
+    (row,) = join(JobsMessage(time=NOW, jobs=[job(state="UNKNOWN", end_time=NOW - 5)]), running)
+    assert (row.state, row.exit_code) == ("UNKNOWN", "")
+
+
 def test_a_later_job_with_the_same_number_is_not_this_one() -> None:
     """A slurmctld that is killed gives the numbers of its last seconds out again."""
     lost = job(state="UNKNOWN", end_time=NOW - 800)
