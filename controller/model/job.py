@@ -263,6 +263,12 @@ class Job:
         return self.partition, self.excluded_nodes, self.required_nodes, self.refused_nodes
 
     @property
+    def signature(self) -> tuple[object, ...]:
+        """Equal for jobs that fit in the same places, but for where Slurm has bound them."""
+        request, host = self.request, (self.cpus_per_node, self.memory_per_node_bytes)
+        return self.gpus, request.nodes, request.gpu_types, self.places, host
+
+    @property
     def gpus(self) -> int:
         """GPUs of the gang: its present size on GPUs, else what it asked for."""
         return len(self.placement.gpus) or self.kept_size or self.request.size.wanted

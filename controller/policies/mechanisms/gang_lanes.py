@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from controller.model import NOWHERE, Changes, GpuId, GpuSet, Job, JobId, Placement, Snapshot, by_node
+from controller.model import Changes, GpuId, GpuSet, Job, JobId, Placement, Snapshot, by_node
 from controller.policies.mechanisms import sentences
 from controller.policies.mechanisms.clearing import Clearing
 from controller.policies.mechanisms.lane import Lane
@@ -16,7 +16,7 @@ from controller.policies.mechanisms.ranks import Ranks
 from controller.policies.mechanisms.row import FIXED, RUNNING, WAITING, Key, Row, Shape, is_guest
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.placement.draft import Draft
-from controller.policies.placement.gangs import find, own_gpus
+from controller.policies.placement.gangs import find, held, own_gpus
 from controller.policies.placement.pool import GpuPool
 from controller.policies.placement.refusal import nowhere, refusal
 
@@ -86,11 +86,7 @@ class GangLanes(Lanes):
         self.change(job_id, after, before)
 
     def held(self, job: Job) -> Placement:
-        """A suspended job has nothing as far as others are concerned. One that migrates has the GPUs that it
-        goes to."""
-        if job.placement.gpus and not job.leaving:
-            return job.placement
-        return Placement(frozenset(), job.promised) if self._pool.all_usable(job.promised) else NOWHERE
+        return held(self._pool, job)
 
     def kept_until(self, job: Job) -> float:
         """Its switch has paid off then."""

@@ -22,7 +22,7 @@ from controller.policies.mechanisms.ranks import Ranks
 from controller.policies.mechanisms.row import ASIDE, FIXED, RUNNING, WAITING, Row, Standing, is_guest
 from controller.policies.mechanisms.timers import TINY, Timers
 from controller.policies.moves.move import Move
-from controller.policies.moves.part import part
+from controller.policies.moves.part import part, with_partners
 from controller.policies.orders.order import Order
 from controller.policies.placement.draft import Draft, hold
 
@@ -61,7 +61,7 @@ class InOrder:
         more = more or self._lanes.decide(draft, self._now, self._ranks)
         mark = draft.mark()
         if self._sharing:
-            part(snapshot, draft, self._with_partners(snapshot, touched | draft.put_since()) & self._sharing)
+            part(snapshot, draft, with_partners(snapshot, touched | draft.put_since()) & self._sharing)
         # Moves follow a decision that is whole, and the moves before them.
         for move in () if more else self._moves:
             move.propose(snapshot, draft)
@@ -129,7 +129,7 @@ class InOrder:
 
     def _take_over(self, snapshot: Snapshot, ids: Iterable[JobId]) -> None:
         touched: list[Row] = []
-        for job_id in sorted(self._with_partners(snapshot, ids)):
+        for job_id in sorted(with_partners(snapshot, ids)):
             job, row = snapshot.jobs.get(job_id), self._rows.get(job_id)
             usage = snapshot.usage_of(job_id)
             note = self._ranks.read(self._recalled.pop(job_id, None)) if row is None else row.note
@@ -159,15 +159,6 @@ class InOrder:
             if row.note is None and self._lanes.notes_on_arrival:
                 self._ranks.begin(row, ())
             self._enter(row)
-
-    def _with_partners(self, snapshot: Snapshot, ids: Iterable[JobId]) -> set[JobId]:
-        """These and those that share GPUs with them: what may be done with one depends on the other."""
-        found = set(ids)
-        for job_id in ids:
-            job = snapshot.jobs.get(job_id)
-            if job is not None:
-                found |= job.placement.shares_with & snapshot.jobs.keys()
-        return found
 
     def _forget(self, row: Row) -> None:
         self._hold(row.id, NOWHERE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Hashable
 from heapq import heapify, heappop, heapreplace
 
 from controller.model import Job, JobId, Placement, by_node
@@ -40,7 +39,8 @@ class Queue:
     def add(self, row: Row, *, patient_until: float | None, promised: bool) -> None:
         """`patient_until`: until then it does not share with jobs of other sizes. None: it does. `promised`:
         GPUs of a full server."""
-        row.shape, row.in_line = (*_kind(row.job), patient_until is not None, promised), True
+        first, patient = row.job.share_rank < 0, patient_until is not None
+        row.shape, row.in_line = (*row.job.signature, first, patient, promised), True
         if patient_until is not None:
             self._patient_until[row.id] = patient_until
         self._rows[row.id] = row
@@ -165,19 +165,6 @@ class Queue:
 def _key(job: Job) -> Key:
     """First come, first served, but for a user's first job."""
     return (-job.priority_class, job.behind, job.share_rank, job.submit_time, job.id)
-
-
-def _kind(job: Job) -> tuple[Hashable, ...]:
-    """Equal for jobs that fit in the same places."""
-    return (
-        job.gpus,
-        job.share_rank < 0,
-        job.request.nodes,
-        job.request.gpu_types,
-        job.places,
-        job.cpus_per_node,
-        job.memory_per_node_bytes,
-    )
 
 
 def _is_patient(kind: Shape) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from controller.model import UNPROFILED, Job, JobId, Note, Placement, Profile, Usage
 
@@ -50,7 +50,12 @@ class Row:
         return self.job.id
 
 
-def is_guest(job_id: JobId, placement: Placement, rows: Mapping[JobId, Row]) -> bool:
+class HasJob(Protocol):
+    @property
+    def job(self) -> Job: ...
+
+
+def is_guest(job_id: JobId, placement: Placement, rows: Mapping[JobId, HasJob]) -> bool:
     """Whether another job on just the same GPUs, its host, is counted for both."""
     if not placement.guest(job_id):
         return False

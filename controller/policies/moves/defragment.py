@@ -56,7 +56,7 @@ class Defragment:
         """The first job for which it pays."""
         tried: set[tuple[object, ...]] = set()
         for job in sorted(waiting, key=lambda job: (-job.priority_class, job.submit_time, job.id)):
-            shape = (job.gpus, job.priority_class, job.request.gpu_types, job.places)
+            shape = (job.signature, job.priority_class)
             if shape in tried or servers.takes(job):
                 continue
             tried.add(shape)
@@ -96,8 +96,7 @@ class _Servers:
 
     def takes(self, job: Job) -> bool:
         """Whether a node takes the job as things stand."""
-        host = (job.cpus_per_node, job.memory_per_node_bytes)
-        shape = (job.gpus, job.request.gpu_types, job.places, host)
+        shape = job.signature
         if shape not in self._takes:
             tried = list(islice(self._all.emptiest(job.gpus), _LOOKS))
             nodes = (self._snapshot.nodes[name] for name in tried)

@@ -27,6 +27,15 @@ def part(snapshot: Snapshot, draft: Draft, sharing: Iterable[JobId]) -> None:
             draft.put(job_id, Placement(placement.gpus, placement.allocation, stay))
 
 
+def with_partners(snapshot: Snapshot, ids: Iterable[JobId]) -> set[JobId]:
+    """These and those that share GPUs with them: what may be done with one depends on the other."""
+    found = set(ids)
+    for job_id in ids:
+        if (job := snapshot.jobs.get(job_id)) is not None:
+            found |= job.placement.shares_with & snapshot.jobs.keys()
+    return found
+
+
 def _why_apart(snapshot: Snapshot, draft: Draft, guest: Job) -> str:
     """Why the guest has to leave; empty where it may stay."""
     placement = draft.of(guest.id)

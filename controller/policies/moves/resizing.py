@@ -100,10 +100,7 @@ class Needs:
     def kind(self, job: Job) -> object:
         """Equal for jobs that fit in the same places."""
         bound = job.placement.allocation or self._draft.of(job.id).allocation
-        request = job.request
-        places = (job.places, frozenset(gpu.node for gpu in bound))
-        host = (job.cpus_per_node, job.memory_per_node_bytes, job.priority_class)
-        return (job.gpus, request.nodes, request.gpu_types, places, host)
+        return (job.signature, job.priority_class, frozenset(gpu.node for gpu in bound))
 
     def share(self, job: Job) -> tuple[int, int]:
         """Over how many servers it goes at least, and its GPUs on each."""

@@ -7,7 +7,7 @@ A job that Slurm has bound goes on where it is bound; all others are placed anew
 from collections.abc import Iterable
 from typing import Protocol
 
-from controller.model import GpuId, GpuSet, Job, Node
+from controller.model import NOWHERE, GpuId, GpuSet, Job, Node, Placement
 from controller.policies.placement.masks import pick
 from controller.policies.placement.pool import GpuPool, Slot
 from controller.policies.placement.refusal import refusal
@@ -31,6 +31,14 @@ class Held(Protocol):
 def own_gpus(job: Job) -> GpuSet:
     """Those that a bound job goes on with: where it was last; if that is not known, its allocation."""
     return job.last if len(job.last) == job.gpus else job.placement.allocation
+
+
+def held(pool: GpuPool, job: Job) -> Placement:
+    """What a gang has as far as others are concerned: a suspended one has nothing, one that migrates the GPUs
+    that it goes to."""
+    if job.placement.gpus and not job.leaving:
+        return job.placement
+    return Placement(frozenset(), job.promised) if pool.all_usable(job.promised) else NOWHERE
 
 
 def find(pool: GpuPool, job: Job, *, consolidated: bool) -> GpuSet | None:

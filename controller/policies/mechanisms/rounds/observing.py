@@ -11,7 +11,7 @@ from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.mechanisms.rounds.speeds import Speeds
-from controller.policies.mechanisms.row import ASIDE, FIXED, RUNNING, WAITING, Standing
+from controller.policies.mechanisms.row import ASIDE, FIXED, RUNNING, WAITING, Standing, is_guest
 
 
 class Observing:
@@ -41,7 +41,7 @@ class Observing:
             return WAITING if job.may_start else ASIDE
         guests = [self._members[i].job for i in job.placement.shares_with if i in self._members]
         # A guest that no round has chosen comes and goes with its host.
-        guest = not self._pairs and self._pools.is_guest(job.id, job.placement)
+        guest = not self._pairs and is_guest(job.id, job.placement, self._members)
         fixed = guest or self._pools.only_closed(job)
         return RUNNING if not fixed and all(j.may_stop for j in (job, *guests)) else FIXED
 

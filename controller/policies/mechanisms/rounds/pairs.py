@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import marshal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
-from controller.model import GpuId, GpuSet, Job, JobId, Snapshot, rate_key
+from controller.model import GpuId, GpuSet, Job, Snapshot, rate_key
 from controller.policies.allocations.allocation import Jobs, Pair
 from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.speeds import Speeds, Together
@@ -174,15 +174,6 @@ def _can_meet(one: Member, other: Member) -> bool:
         or (one.job.may_move and others <= one.job.placement.allocation)
         or (other.job.may_move and own <= other.job.placement.allocation)
     )
-
-
-def with_partners(snapshot: Snapshot, ids: Iterable[JobId]) -> set[JobId]:
-    """These and those that share GPUs with them: what may be done with one depends on the other."""
-    found = set(ids)
-    for job_id in ids:
-        if (job := snapshot.jobs.get(job_id)) is not None:
-            found |= job.placement.shares_with & snapshot.jobs.keys()
-    return found
 
 
 def digest(found: Any) -> int:

@@ -24,7 +24,7 @@ from controller.policies.mechanisms.rounds.given import NO_TERMS, Terms, equal_s
 from controller.policies.mechanisms.rounds.laid import Laid
 from controller.policies.mechanisms.rounds.member import ALONE, NOTE_FORMAT, Member, by_job
 from controller.policies.mechanisms.rounds.observing import Observing
-from controller.policies.mechanisms.rounds.pairs import Pairing, Sharing, digest, with_partners
+from controller.policies.mechanisms.rounds.pairs import Pairing, Sharing, digest
 from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.mechanisms.rounds.solving import FIRST_PATIENCE_SECONDS, Solving, Stated
@@ -32,7 +32,7 @@ from controller.policies.mechanisms.rounds.speeds import Speeds
 from controller.policies.mechanisms.rounds.telling import Telling
 from controller.policies.mechanisms.timers import TINY, remembered_time
 from controller.policies.moves.move import Move
-from controller.policies.moves.part import part
+from controller.policies.moves.part import part, with_partners
 from controller.policies.placement.draft import Draft, hold
 
 

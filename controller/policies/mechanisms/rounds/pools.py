@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from controller.model import NOWHERE, GpuId, GpuSet, Job, JobId, Node, Placement
+from controller.model import GpuId, GpuSet, Job, JobId, Node, Placement
 from controller.policies.mechanisms.rounds.kinds import is_scattered, scattered, type_of_kind
 from controller.policies.mechanisms.rounds.member import Member
-from controller.policies.placement.gangs import find, find_own, find_scattered, own_gpus, spreads
+from controller.policies.mechanisms.row import is_guest
+from controller.policies.placement.gangs import find, find_own, find_scattered, held, own_gpus, spreads
 from controller.policies.placement.pool import GpuPool
 from controller.policies.placement.refusal import nowhere, refusal
 
@@ -59,7 +60,7 @@ class Pools:
         given = self._counted.pop(job_id, frozenset())
         member = self._members.get(job_id)
         promised = after.allocation & member.job.promised if member else frozenset()
-        taken = frozenset() if self.is_guest(job_id, after) else after.gpus or promised
+        taken = frozenset() if is_guest(job_id, after, self._members) else after.gpus or promised
         if taken:
             self._counted[job_id] = taken
         if given == taken:
@@ -75,19 +76,8 @@ class Pools:
         self.change(job_id, after, before)
 
     def held(self, job: Job) -> Placement:
-        """What a job has as far as others are concerned: a suspended one has nothing, one that migrates the
-        GPUs that it goes to."""
-        if job.placement.gpus and not job.leaving:
-            return job.placement
-        if not job.promised:
-            return NOWHERE
-        return Placement(frozenset(), job.promised) if self._whole.all_usable(job.promised) else NOWHERE
-
-    def is_guest(self, job_id: JobId, placement: Placement) -> bool:
-        if not placement.guest(job_id):
-            return False
-        host = self._members.get(min(placement.shares_with))
-        return host is not None and host.job.placement.gpus == placement.gpus
+        """What a job has as far as others are concerned."""
+        return held(self._whole, job)
 
     def _by_type(self, gpus: GpuSet) -> list[tuple[str, GpuSet]]:
         """Those of known types."""
@@ -128,7 +118,7 @@ class Pools:
 
     def sought(self, job: Job, gpu_type: str) -> tuple[object, ...]:
         """All that `find` looks at of a job that Slurm has not bound: equal jobs find equal places."""
-        return (gpu_type, self._distinguishes(job, gpu_type), *_needs(job))
+        return (gpu_type, self._distinguishes(job, gpu_type), *job.signature)
 
     def _distinguishes(self, job: Job, gpu_type: str) -> bool:
         """Whether the type means as few nodes as the gang needs."""
@@ -163,7 +153,7 @@ class Pools:
 
     def accepting(self, job: Job) -> tuple[str, ...]:
         """Types with a node that could take the job, whatever runs there now."""
-        kind = _needs(job)
+        kind = job.signature
         found = self._accepting.get(kind)
         if found is None:
             found = tuple(t for t, pool in self._pools.items() if not self._why_not(job, pool))
@@ -178,13 +168,6 @@ class Pools:
         request, slots, share = job.request, pool.slots, pool.spreads.least_share(job)
         why = nowhere(job, share, (refusal(job, s.node, s.sound.bit_count(), share) for s in slots))
         return why or pool.spreads.why_not(job.gpus, request.nodes, request.gpu_types)
-
-
-def _needs(job: Job) -> tuple[object, ...]:
-    """What nodes are looked at for."""
-    request = job.request
-    sizes = (job.gpus, request.nodes, request.gpu_types, job.cpus_per_node, job.memory_per_node_bytes)
-    return (*sizes, job.places)
 
 
 def _of_type(nodes: Mapping[str, Node], gpu_type: str) -> dict[str, Node]:

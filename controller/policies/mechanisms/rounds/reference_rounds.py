@@ -113,12 +113,10 @@ class ReferenceRounds(Rounds):
         fractions: Fractions | None = None
         self._solving.problems = {}
         if asks:
-            fractions = self._solving.advance(
-                snapshot,
-                repr(self._reset_at),
-                self._now + self._settings.round_seconds,
-                self._given,
-            )
+            wanted, retry_at = repr(self._reset_at), self._now + self._settings.round_seconds
+            fractions = self._solving.read(snapshot, retry_at)
+            if self._solving.wants(snapshot.time, wanted):
+                fractions = self._solving.ask(snapshot, wanted, retry_at, self._given) or fractions
         if fractions is not None:
             alone = {jobs[0]: row for jobs, row in fractions.items() if len(jobs) == 1}
             self._books.adopt(alone, {jobs: row for jobs, row in fractions.items() if len(jobs) > 1})

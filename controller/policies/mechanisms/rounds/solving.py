@@ -88,24 +88,6 @@ class Solving:
         known = bool(self.error) or allocated
         return min(self.asked_at, due) + (PATIENCE_SECONDS if known else FIRST_PATIENCE_SECONDS)
 
-    def advance(
-        self, snapshot: Snapshot, wanted: str, retry_at: float, make_given: Callable[[], Given]
-    ) -> Fractions | None:
-        """Read what was solved, and ask for what is to be solved next.
-
-        Args:
-            wanted: digest of the jobs and GPUs to be allocated now.
-            retry_at: when to try again what fails now.
-            make_given: states them.
-
-        Returns:
-            An allocation that is new, else None.
-        """
-        found = self.read(snapshot, retry_at)
-        if self.wants(snapshot.time, wanted):
-            found = self.ask(snapshot, wanted, retry_at, make_given) or found
-        return found
-
     def read(self, snapshot: Snapshot, retry_at: float) -> Fractions | None:
         """What was solved and is new."""
         self.problems = {}
