@@ -113,7 +113,7 @@ def _gpus(node: KnownNode, hello: HelloResult, slurm_conf: Path) -> Finding:
         )
         return subject.error(f"no job gets {found}", f"on {node.name}: {_MEND}")
     model, shards = (node.gpus[0].model, node.gpus[0].shards) if node.gpus else ("MODEL", 16)
-    line, there = gres_remedy(node.name, slurm_conf, model, max(seen) + 1, shards), ", ".join(map(str, seen))
+    line, there = gres_remedy(node, slurm_conf, model, max(seen) + 1, shards), ", ".join(map(str, seen))
     if set(seen) < set(known):
         names = ", ".join(f"/dev/nvidia{index}" for index in sorted(set(known) - set(seen)))
         return subject.error(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The nodes as Slurm has them: GRES types of one GPU each, shards, features, state. Pure."""
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,9 @@ from controller.slurm import replies
 from controller.slurm.gres import Gres, node_gpus, parse_gres, split_type
 from controller.slurm.port import SlurmGpu
 from controller.slurm.raw import NodeRecord
-from controller.slurm.states import node_up
+from controller.slurm.states import POWERED_OFF, node_up, powered_off
+
+_OF_GPUS = re.compile(r"(?:gpu|shard)\b|$")
 
 
 class KnownNode(NamedTuple):
@@ -101,6 +104,8 @@ def _state(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
             f"make Gres= of NodeName={node.name} in {slurm_conf} and {slurm_conf.parent}/gres.conf agree "
             f"(gandiva config slurm writes both), {RESTART}, then {resume}",
         )
+    elif powered_off(record.state) and not record.reason:
+        yield subject.warning(f"{state}: {POWERED_OFF}", f"in {slurm_conf}: SuspendExcNodes, {RECONFIGURE}")
     elif "UNKNOWN" in record.state and not record.reason:
         there = f"check again in a minute; if it still is: systemctl status slurmd on {node.name}"
         yield subject.warning(f"{state}: its slurmd has not registered since slurmctld began", there)
@@ -109,11 +114,12 @@ def _state(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
         yield subject.warning(f"{state}: {why}", f"{resume}, when it is in order")
 
 
-def gres_remedy(node: str, slurm_conf: Path, model: str, count: int, shards: int) -> str:
-    """What `Gres=` in slurm.conf should say."""
+def gres_remedy(node: KnownNode, slurm_conf: Path, model: str, count: int, shards: int) -> str:
+    """What `Gres=` in slurm.conf should say: of the GPUs, and what the node has besides."""
     names = [f"{model}_{index}" for index in range(count)]
-    gres = ",".join([f"gpu:{name}:1" for name in names] + [f"shard:{name}:{shards}" for name in names])
-    return f"NodeName={node} in {slurm_conf}: Gres={gres}, gres.conf likewise, {RESTART}"
+    others = [one for one in re.split(r",(?![^(]*\))", node.record.gres) if not _OF_GPUS.match(one)]
+    gres = ",".join([f"gpu:{n}:1" for n in names] + [f"shard:{n}:{shards}" for n in names] + others)
+    return f"NodeName={node.name} in {slurm_conf}: Gres={gres}, gres.conf likewise, {RESTART}"
 
 
 def _gres(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
@@ -138,7 +144,7 @@ def _gres(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
         level, found = Level.WARNING, f"the GPUs have different numbers of shards ({counts})"
     else:
         level, found = Level.OK, f"{len(gpus)} GPUs {model}_0 to {model}_{len(gpus) - 1}, {depth} shards each"
-    change = "" if level is Level.OK else gres_remedy(node.name, slurm_conf, model, count, depth)
+    change = "" if level is Level.OK else gres_remedy(node, slurm_conf, model, count, depth)
     yield Finding(level, node.name, "GRES", found, change)
     feature = f"gandiva_{model}"
     if gpus and feature not in record.features:

@@ -48,12 +48,15 @@ def _flat(name: str) -> str:
 
 def _says(model: str, product: str) -> bool:
     """Whether the name of a type is made of the product's words, and leaves out none that makes another
-    product. What may be left out may stand anywhere; a driver that names no socket may mean SXM."""
+    product. What may be left out may stand anywhere; a driver that names no socket may mean SXM, and one that
+    names no memory any."""
     words = re.findall(r"[a-z0-9]+", product.lower())
     found = [re.sub("gb?$", "(?:gb?)?", word) for word in words if _LEFT_OUT.fullmatch(word)]
     optional = [re.sub("sxm[0-9]", r"\g<0>?", word) for word in found]
     if not re.search("sxm|pcie|nvl", product.lower()):
         optional.append("sxm[0-9]?")
+    if not re.search("[0-9]gb", product.lower()):
+        optional.append("[0-9]+gb?")
     anywhere = f"(?:{'|'.join(optional)})*"
     pattern = anywhere.join(["", *(word for word in words if not _LEFT_OUT.fullmatch(word)), ""])
     return re.fullmatch(pattern, _flat(model)) is not None

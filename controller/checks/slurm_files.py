@@ -25,6 +25,7 @@ _NO_CODE = re.compile(
 )
 """Of Lua: comments, and blanks before brackets; strings (the group) stay."""
 _FUNCTION = re.compile(r"^(?:local )?function ([\w.:]+)", re.MULTILINE)
+_SLURMS = frozenset({"slurm_job_submit", "slurm_job_modify"})
 _NO_RULE = frozenset({"local", "rc", "if", "slurm", "SUCCESS", "then", "return", "end"})
 """Words in slurm_job_modify beside its call."""
 _TRUSTS = "if gandiva.trusts(modify_uid) then return slurm.SUCCESS end"
@@ -184,11 +185,14 @@ def _job_submit(options: SlurmOptions, host: str, user: str) -> Iterator[Finding
 
 def _misplaced(code: str) -> tuple[str, str] | None:
     """Which of the site's rules has the wrong place, and where it belongs."""
-    parts = ["", *_FUNCTION.split(code)]
+    parts = ["", *_FUNCTION.split(re.sub(r"(\w+) = function\(", r"function \1(", code))]
     functions = dict(zip(parts[::2], parts[1::2], strict=True))
-    readers = [rf"\b{re.escape(name)}\(" for name, body in functions.items() if name and "tres_per_" in body]
+    readers = {""}
+    for _ in functions:  # a rule may read by the function of a function
+        types = "|".join([r"tres_per_|\.gres\b", *(rf"\b{re.escape(name)}\(" for name in readers if name)])
+        readers |= {name for name, body in functions.items() if re.search(types, body)} - _SLURMS
     behind = "".join(body.partition("gandiva.job_submit(")[2] for body in functions.values())
-    if re.search("|".join(["tres_per_", *readers]), behind):
+    if re.search(types, behind):
         found = "behind gandiva.job_submit a rule reads tres_per_…, where GPUs have no types any more"
         return found, "move the rule before gandiva.job_submit(…), where it sees what the user wrote"
     body = re.split(r"^end\b", functions.get("slurm_job_modify", ""), flags=re.MULTILINE)[0]
@@ -258,7 +262,7 @@ def judge_description(description: Path, options: SlurmOptions, host: str) -> It
     """Whether Slurm's folder has what `gandiva config slurm` makes of the description."""
     subject = Subject(host, "description")
     from controller.slurm_config.description import SlurmConfigError, load
-    from controller.slurm_config.fragments import render
+    from controller.slurm_config.fragments import render, with_own_lines
 
     try:
         files = render(load(description))
@@ -276,6 +280,7 @@ def judge_description(description: Path, options: SlurmOptions, host: str) -> It
         except OSError as failure:
             yield _unreadable(subject, failure, "run as root")
             continue
+        text = with_own_lines(text, there or "")
         if there == text:
             continue
         differing = True

@@ -194,11 +194,6 @@ class Nodes(_Table):
         return parse_gres(self.gres or "")
 
     @property
-    def every_feature(self) -> tuple[str, ...]:
-        """An ordinary `gpu:<model>:N` finds nodes by the last of a node with GPUs."""
-        return (*self.features, f"gandiva_{self.gpu_model}") if self.gpus else (*self.features,)
-
-    @property
     def job_memory_mib(self) -> int:
         """What jobs can get."""
         return max(1, self.memory_mib - (self.mem_spec_limit or 0))
@@ -308,13 +303,19 @@ class ClusterDescription(_Table):
         """The GRES types of the GPUs that Gandiva shares: each of one GPU."""
         return {f"{group.gpu_model}_{index}" for group in self.nodes for index in range(group.gpus)}
 
+    def features_of(self, group: Nodes) -> list[str]:
+        """An ordinary `gpu:<model>:N` finds nodes by the feature of the model, shared or not."""
+        own = {item.type for item in group.others if item.name == "gpu"}
+        models = [m for m in self.models if m in own or (group.gpus and m == group.gpu_model)]
+        return [*group.features, *(f"gandiva_{model}" for model in models)]
+
     def members(self, each: Partition | NodeSet) -> list[str]:
         """The names of the nodes of a partition or a node set."""
         if (each.nodes or "").upper() == "ALL":
             return [name for group in self.nodes for name in hostlist.expand(group.names)]
         found = hostlist.expand(each.nodes) if each.nodes else ()
         if isinstance(each, NodeSet):
-            by_feature = [group.names for group in self.nodes if each.feature in group.every_feature]
+            by_feature = [group.names for group in self.nodes if each.feature in self.features_of(group)]
             return [*found, *(name for names in by_feature for name in hostlist.expand(names))]
         sets = {node_set.name: node_set for node_set in self.node_sets}
         return [node for name in found for node in (self.members(sets[name]) if name in sets else (name,))]

@@ -17,6 +17,7 @@ from controller.slurm_config.description import (
     SlurmConfigError,
 )
 
+OWN_LINES = "# Lines of your own follow this one: they stay."
 _HEADER = "# Made by `gandiva config slurm` from the description of cluster {name}: edit that, not this.\n"
 
 
@@ -73,7 +74,7 @@ def _gres(description: ClusterDescription, _options: Options) -> Mapping[str, st
             lines.append(f"{where} Name=gpu Type={kind} File={device}")
             count = description.cluster.oversubscription_depth
             lines.append(f"{where} Name=shard Type={kind} Count={count} File={device}")
-    return {"gres.conf": _text(*lines)}
+    return {"gres.conf": _text(*lines, OWN_LINES)}
 
 
 def _slurm(description: ClusterDescription, options: Options) -> Mapping[str, str]:
@@ -115,19 +116,20 @@ def _slurm(description: ClusterDescription, options: Options) -> Mapping[str, st
         "# With these a released job starts within milliseconds, without them within three seconds. They",
         "# are the whole cluster's, so they are left to you: add them to your own SchedulerParameters.",
         "#SchedulerParameters=batch_sched_delay=0,sched_min_interval=0",
-        *(_node_line(group, cluster.oversubscription_depth) for group in description.nodes),
+        *(_node_line(group, description) for group in description.nodes),
         *(_line({"NodeSet": s.name, "Nodes": s.nodes, "Feature": s.feature}) for s in description.node_sets),
         *(_partition_line(partition) for partition in description.partitions),
     ]
     return {"gandiva/slurm.conf": _text(*lines)}
 
 
-def _node_line(group: Nodes, depth: int) -> str:
+def _node_line(group: Nodes, description: ClusterDescription) -> str:
     # The controller finds GPUs by these types; an ordinary `gpu:<model>:N` finds nodes by the feature.
+    depth = description.cluster.oversubscription_depth
     kinds = [_type(group, index) for index in range(group.gpus)]
     gres = [f"gpu:{kind}:1" for kind in kinds] + [f"shard:{kind}:{depth}" for kind in kinds]
     gres += [group.gres] if group.gres else []
-    made = {"Gres": ",".join(gres) or None, "Feature": ",".join(group.every_feature) or None}
+    made = {"Gres": ",".join(gres) or None, "Feature": ",".join(description.features_of(group)) or None}
     return _line({key: getattr(group, name) for name, key in NODE_KEYS.items()} | made | dict(group.options))
 
 
@@ -226,9 +228,11 @@ def write(files: Mapping[str, str], folder: Path, *, force: bool = False) -> tup
     Returns the paths that were written. Raises OSError, and SlurmConfigError where a file is there with
     other content and `force` is not given.
     """
-    texts = {folder / name: text for name, text in files.items()}
-    there = [path for path in texts if path.exists()]
-    differing = [path for path in there if path.read_bytes() != texts[path].encode()]
+    there = {path: path.read_text(errors="replace") for name in files if (path := folder / name).exists()}
+    texts = {
+        folder / name: with_own_lines(text, there.get(folder / name, "")) for name, text in files.items()
+    }
+    differing = [path for path, text in there.items() if text != texts[path]]
     if differing and not force:
         raise SlurmConfigError(
             f"not overwriting {', '.join(map(str, differing))}: there already, with other content; "
@@ -239,6 +243,12 @@ def write(files: Mapping[str, str], folder: Path, *, force: bool = False) -> tup
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, text)
     return tuple(changed)
+
+
+def with_own_lines(text: str, there: str) -> str:
+    """The text, and what a site has written behind its last line."""
+    _, mark, own = there.partition(f"{OWN_LINES}\n")
+    return text + own if mark and text.endswith(mark) else text
 
 
 def _replace(path: Path, text: str) -> None:

@@ -19,10 +19,12 @@ EXAMPLE = """\
 local gandiva = dofile("{slurm_files}/gandiva/gandiva.lua")
 
 function slurm_job_submit(job_desc, part_list, submit_uid)
-   -- your own rules here: they see the request as its user wrote it, and return an error or nothing
+   -- your own rules here: they see the request as its user wrote it, and return an error or nothing; what
+   -- they set is taken for the user's
    local rc = gandiva.job_submit(job_desc, part_list, submit_uid)
    if rc ~= slurm.SUCCESS then return rc end
-   -- GPUs have no types from here on: only what reads Gandiva's admin_comment has its place here
+   -- GPUs have no types from here on. Rules that set something have their place here: for Gandiva's jobs,
+   -- whose admin_comment begins with "gandiva:", neither features nor GPUs
    return slurm.SUCCESS
 end
 

@@ -206,6 +206,8 @@ def test_a_name_that_says_the_product_is_no_finding_and_that_of_another_is(name:
         ("a100-80gb-sxm", "NVIDIA A100-SXM4-80GB"),
         ("a100_pcie_80", "NVIDIA A100 80GB PCIe"),
         ("gh200", "NVIDIA GH200 144G HBM3e"),
+        ("h100_80gb", "NVIDIA H100 PCIe"),
+        ("h200_141g", "NVIDIA H200"),
     ],
 )
 def test_what_a_name_may_leave_out(name: str, product: str) -> None:

@@ -218,6 +218,18 @@ def test_a_node_in_order_and_one_without_gpus() -> None:
         ),
         ({"gres": GRES.replace("a100_3:16", "a100_3:8")}, "warning", "a100_3: 8", f"Gres={GRES}"),
         ({"gres": "\x00nonsense:::"}, "error", "without a type of its own", "Gres="),
+        (
+            {"gres": "gpu:a100:4(S:0,1),localtmp:3000,vmem:no_consume:80G"},
+            "error",
+            "without a type of its own",
+            f"Gres={GRES},localtmp:3000,vmem:no_consume:80G, gres.conf",
+        ),
+        (
+            {"state": ["IDLE", "CLOUD", "POWERED_DOWN"]},
+            "warning",
+            "power saving",
+            "slurm.conf: SuspendExcNodes",
+        ),
         ({"active_features": ["ib"]}, "error", "gandiva_a100 is missing", "Feature=ib,gandiva_a100"),
         ({"version": "24.11.5"}, "warning", "slurmd is 24.11.5, slurmctld 26.05.5", "finish the upgrade"),
         (
@@ -451,6 +463,19 @@ def modify(before: str = "", behind: str = "") -> str:
         (HELPER + submit("   rule(job_desc)\n") + modify(), ""),
         (submit("   rule(job_desc)\n") + HELPER.removeprefix("local ") + modify(), ""),
         (HELPER + submit(behind="   rule(job_desc)\n") + modify(), BEFORE),
+        (
+            HELPER.replace("function rule", "rule = function")
+            + submit(behind="   rule(job_desc)\n")
+            + modify(),
+            BEFORE,
+        ),
+        (
+            f"{HELPER}local function rules(job_desc)\n   return rule(job_desc)\nend\n"
+            + submit(behind="   rules(job_desc)\n")
+            + modify(),
+            BEFORE,
+        ),
+        (submit(behind=TYPED.replace("tres_per_node", "gres")) + modify(), BEFORE),
         (submit(behind="   if rule (job_desc) then return -1 end\n") + HELPER + modify(), BEFORE),
         (submit(behind=f"--[[\n{TYPED}]]\n--[==[ {TYPED} ]] ]==]\n-- {TYPED}") + modify(), ""),
         (
@@ -545,6 +570,9 @@ def test_files_against_their_description(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     options = changed(SLURM_CONF=str(tmp_path / "slurm.conf"))
+    assert bad(judge_description(description, options, "ctl")) == []
+    with (tmp_path / "gres.conf").open("a") as gres:
+        gres.write("NodeName=o1 Name=gpu Type=2080ti File=/dev/nvidia0\n")
     assert bad(judge_description(description, options, "ctl")) == []
     conf = tmp_path / "gandiva" / "slurm.conf"
     conf.write_text(conf.read_text().replace("shard:a100_3:16", "shard:a100_3:8"))

@@ -132,6 +132,16 @@ def test_write_leaves_right_files_alone_and_refuses_to_overwrite(
     assert mine.stat().st_mode & 0o777 == 0o644
 
 
+def test_what_a_site_has_behind_the_made_lines_stays(tmp_path: Path, mini: ClusterDescription) -> None:
+    files, own = render(mini), "NodeName=o1 Name=gpu Type=2080ti File=/dev/nvidia0\n"
+    write(files, tmp_path)
+    with (tmp_path / "gres.conf").open("a") as gres:
+        gres.write(own)
+    assert write(files, tmp_path) == ()
+    write({**files, "gres.conf": "# other\n" + files["gres.conf"]}, tmp_path, force=True)
+    assert (tmp_path / "gres.conf").read_text() == "# other\n" + files["gres.conf"] + own
+
+
 def _run(*argv: str) -> int:
     return main(["config", "slurm", *argv])
 

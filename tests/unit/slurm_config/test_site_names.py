@@ -50,6 +50,13 @@ def test_a_site_is_simulated_with_its_names(name: str, tmp_path: Path) -> None:
     assert main(["simulate", *words, "--cluster", f"{name}:8", "--policy", "fifo"]) == 0
 
 
+def test_an_ordinary_job_finds_gpus_of_the_model_that_are_not_shared() -> None:
+    own = '[[nodes]]\nnames = "o1"\ncpus = 8\nmemory_mib = 64000\ngres = "gpu:A100:4,gpu:l4:2"\n'
+    for name, features in (("A100", []), ("a100", ["Feature=gandiva_a100"])):
+        words = words_of(render(parse(GOOD + own.replace("A100", name)))["gandiva/slurm.conf"], "o1")
+        assert [word for word in words if word.startswith("Feature=")] == features
+
+
 @pytest.mark.parametrize(
     "name", ["", "a 100", "a:b", "a,b", "a=1", "a(1)", "-a", "x" * 65, "a&b", "a+b", "ä"]
 )
