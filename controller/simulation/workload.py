@@ -139,11 +139,13 @@ class Workload:
             return job
         known = {name for node in self._cluster.nodes for name in node.partitions or ()}
         types = (kind if kind in self._types else without_number(kind) for kind in job.gpu_types)
-        return replace(
+        here = replace(
             job,
             gpu_types=tuple(dict.fromkeys(kind for kind in types if kind in self._types)),
             partition=",".join(name for name in job.partition.split(",") if name in known),
         )
+        fits = self._spreads.counts(here.gpus, here.nodes, self._usable(here))
+        return here if fits else replace(here, nodes=None)
 
     def _usable(self, job: TraceJob) -> tuple[str, ...]:
         """Those of the types that a job may use, all or the ones it names, where its throughput is not 0."""

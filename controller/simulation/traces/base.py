@@ -81,7 +81,8 @@ class TraceJob:
     left_out: str = ""
     """What it is, such as `that never ran`, if it does not count."""
     recorded: bool = False
-    """It ran on a cluster: types and partitions that another one does not have do not count there."""
+    """It ran on a cluster: types, partitions and numbers of nodes that another one does not have do not count
+    there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +129,9 @@ class Row:
             raise self.error(column, f"{_shown(text)} is neither yes nor no")
         return text == "yes" if text else None
 
-    def positive(self, column: str, high: float = MAX_SECONDS) -> float:
-        """More than 0."""
-        value = self.number(column, 0.0, high)
-        if value <= 0:
-            raise self.error(column, f"{_shown(self.values[column])} is not above 0")
-        return value
+    def work(self, column: str, gpus_column: str, high: float = MAX_SECONDS) -> float:
+        """How much a job did. 0: it never ran; without GPUs it is not read."""
+        return self.number(column, 0.0, high) if self.count(gpus_column, 0) else 0.0
 
 
 def without_number(gpu_type: str) -> str:
@@ -188,12 +186,12 @@ def read_table(
     delimiter: str,
     needed: Sequence[str],
     optional: Sequence[str] = (),
-    others: bool = False,
+    others: Sequence[str] | None = None,
     header: Sequence[str] | None = None,
     hint: str = "",
 ) -> Iterator[Row]:
-    """Rows of a table. `others`: the file may have more columns than those that are read. `header`: the names
-    of the columns where the file has none. Raises TraceError."""
+    """Rows of a table. `others`: the file may have more columns than those that are read; these of them are
+    no misspelt ones. `header`: the names of the columns where the file has none. Raises TraceError."""
     with open_text(path) as file:
         # Quotes have a meaning in files with commas only: sacct and Gavel write them as they are.
         quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if delimiter == "," else csv.QUOTE_NONE
@@ -234,7 +232,7 @@ def _check_header(
     names: list[str],
     needed: Sequence[str],
     optional: Sequence[str],
-    others: bool,
+    others: Sequence[str] | None,
     hint: str,
 ) -> None:
     for name in needed:
@@ -245,13 +243,13 @@ def _check_header(
     if doubled is not None:
         raise TraceError(path, line, doubled, "there are two columns of this name")
     allowed = (*needed, *optional)
-    for name in (name for name in names if name not in allowed):
+    for name in (name for name in names if name not in (*allowed, *(others or ()))):
         import difflib
 
         # A file of another program has columns of its own: there only one that nearly is ours is misspelt.
-        near = {other.lower(): other for other in (optional if others else allowed)}
-        close = difflib.get_close_matches(name.lower(), near, n=2, cutoff=0.8 if others else 0.5)
-        if close or not others:
+        near = {other.lower(): other for other in (allowed if others is None else optional)}
+        close = difflib.get_close_matches(name.lower(), near, n=2, cutoff=0.5 if others is None else 0.8)
+        if close or others is None:
             means = f"; did you mean {' or '.join(near[word] for word in close)}?" if close else ""
             problem = f"there is no such column{means} (read are {', '.join(allowed)})"
             raise TraceError(path, line, _shown(name)[1:-1], problem)

@@ -25,6 +25,7 @@ from controller.simulation.traces.base import (
 )
 from controller.slurm.states import is_final
 
+_NEVER_RAN = "that never ran"
 _MODEL = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
@@ -36,13 +37,13 @@ def tiresias(path: Path, hint: str) -> list[TraceJob]:
             id=row.text("job_id"),
             submit_seconds=row.number("submit_time"),
             gpus=row.count("num_gpu", 0),
-            duration_seconds=row.positive("duration"),
+            duration_seconds=row.work("duration", "num_gpu"),
             line=row.line,
             model=model_slug(row.values.get("model_name", "")),
             gpus_column="num_gpu",
         )
         for row in read_table(
-            path, delimiter=",", needed=needed, optional=("model_name",), others=True, hint=hint
+            path, delimiter=",", needed=needed, optional=("model_name",), others=(), hint=hint
         )
     ]
     check_unique(path, jobs, "job_id")
@@ -65,8 +66,8 @@ def gavel(path: Path, hint: str) -> list[TraceJob]:
             duration_seconds=None,
             line=row.line,
             model=row.text("job_type"),
-            steps=row.positive("total_steps", 1e15),
-            weight=row.positive("priority_weight", 1e6),
+            steps=row.work("total_steps", "scale_factor", 1e15),
+            weight=row.number("priority_weight", 1e-6, 1e6),
             gpus_column="scale_factor",
         )
         for number, row in enumerate(
@@ -76,22 +77,21 @@ def gavel(path: Path, hint: str) -> list[TraceJob]:
 
 
 def philly(path: Path, hint: str) -> list[TraceJob]:
-    """CSV `timestamp,duration,num_gpus[,gpu_time,cluster]`, sorted by time here; durations at least 1 s."""
+    """CSV `timestamp,duration,num_gpus[,cluster]`, sorted by time here. Less than 1 s counts as 1 s."""
     needed = ("timestamp", "duration", "num_gpus")
-    table = read_table(path, delimiter=",", needed=needed, optional=("cluster",), others=True, hint=hint)
-    rows = sorted(((_moment(row, "timestamp"), row) for row in table), key=itemgetter(0))
-    zero = rows[0][0]
+    table = read_table(path, delimiter=",", needed=needed, optional=("cluster",), others=(), hint=hint)
+    rows = sorted(((_seconds(row, "timestamp"), row) for row in table), key=itemgetter(0))
     return [
         TraceJob(
             id=str(number),
-            submit_seconds=(moment - zero).total_seconds(),
+            submit_seconds=at - rows[0][0],
             gpus=row.count("num_gpus", 0),
-            duration_seconds=max(1.0, float(int(row.number("duration")))),
+            duration_seconds=(lasted := row.work("duration", "num_gpus")) and max(1.0, float(int(lasted))),
             line=row.line,
             user=_MODEL.sub("-", row.values.get("cluster", "") or "user"),
             gpus_column="num_gpus",
         )
-        for number, (moment, row) in enumerate(rows)
+        for number, (at, row) in enumerate(rows)
     ]
 
 
@@ -103,45 +103,56 @@ _UNKNOWN = ("", "INVALID")
 
 def sacct(path: Path, hint: str) -> list[TraceJob]:
     """What `gandiva trace sacct` writes: `sacct --parsable2` with at least JobID, Submit, ElapsedRaw or
-    Elapsed, and AllocTRES. Steps are no jobs. Left out are jobs that have not ended or never ran, and
-    components of heterogeneous jobs, which cannot be time-sliced."""
+    Elapsed, and AllocTRES. Steps are no jobs. Left out are jobs that have not ended or never ran, components
+    of heterogeneous jobs, which cannot be time-sliced, and of a job that is there several times (`sacct -D`)
+    all runs but the last."""
     needed = ("JobID", "Submit", "AllocTRES")
-    found: list[tuple[datetime.datetime, TraceJob]] = []
+    optional = (
+        "ReqTRES", "ElapsedRaw", "Elapsed", "User", "Account", "QOS", "Partition", "State", "End", "NNodes"
+    )  # fmt: skip
+    last: dict[str, TraceJob] = {}
     left: list[TraceJob] = []
-    optional = ("ReqTRES", "ElapsedRaw", "Elapsed", "User", "Account", "QOS", "Partition")
-    for row in read_table(path, delimiter="|", needed=needed, optional=optional, others=True, hint=hint):
-        job_id, said = row.text("JobID"), {name: text.strip() for name, text in row.values.items()}
-        if "." in job_id:
-            continue
-        tres = said["AllocTRES"] or said.get("ReqTRES", "")
-        gpus, types = _tres_gpus(row, tres)
-        job = TraceJob(job_id, 0.0, gpus, None, row.line, gpus_column="AllocTRES", recorded=True)
-        if not gpus:
-            left.append(job)
-        elif not is_final(said.get("State") or "COMPLETED") or said.get("End") == "Unknown":
-            left.append(replace(job, left_out="that had not ended"))
-        elif "+" in job_id:
-            left.append(replace(job, left_out="components of heterogeneous jobs"))
-        elif not (elapsed_seconds := _elapsed_seconds(row)):
-            why = "whose run time is not known" if elapsed_seconds is None else "that never ran"
-            left.append(replace(job, left_out=why))
-        else:
-            nodes = _TRES_NODES.search(f"{tres},node={said.get('NNodes', '')}")
-            spread = int(nodes[1]) if nodes else 0
-            job = replace(
-                job,
-                duration_seconds=elapsed_seconds,
-                user=said.get("User", "") or "user",
-                account=said.get("Account", ""),
-                qos=said.get("QOS", ""),
-                partition=said.get("Partition", ""),
-                nodes=spread if spread and gpus % spread == 0 else None,
-                gpu_types=_tres_gpus(row, said["ReqTRES"])[1] if said.get("ReqTRES") else types,
-            )
-            found.append((_moment(row, "Submit"), job))
-    check_unique(path, [job for _, job in found], "JobID")
-    found.sort(key=itemgetter(0))
-    return left + [replace(job, submit_seconds=(at - found[0][0]).total_seconds()) for at, job in found]
+    for row in read_table(
+        path, delimiter="|", needed=needed, optional=optional, others=("Start", "ReqGRES"), hint=hint
+    ):
+        job_id = row.text("JobID")
+        if "." not in job_id:
+            if job_id in last:
+                left.append(replace(last.pop(job_id), left_out="earlier runs of requeued jobs"))
+            last[job_id] = _accounted(row, job_id)
+    jobs = [*left, *last.values()]
+    zero = min((job.submit_seconds for job in jobs if job.gpus and not job.left_out), default=0.0)
+    return [replace(job, submit_seconds=job.submit_seconds - zero) for job in jobs]
+
+
+def _accounted(row: Row, job_id: str) -> TraceJob:
+    """One run of a job; submitted in seconds of `_seconds`, if it counts."""
+    said = {name: text.strip() for name, text in row.values.items()}
+    tres = said["AllocTRES"] or said.get("ReqTRES", "")
+    gpus, types = _tres_gpus(row, tres)
+    job = TraceJob(job_id, 0.0, gpus, None, row.line, gpus_column="AllocTRES", recorded=True)
+    if not gpus:
+        return job
+    if not is_final(said.get("State") or "COMPLETED") or said.get("End") == "Unknown":
+        return replace(job, left_out="that had not ended")
+    if "+" in job_id:
+        return replace(job, left_out="components of heterogeneous jobs")
+    elapsed_seconds = _elapsed_seconds(row)
+    if not elapsed_seconds:
+        return replace(job, left_out=_NEVER_RAN if elapsed_seconds == 0 else "whose run time is not known")
+    nodes = _TRES_NODES.search(f"{tres},node={said.get('NNodes', '')}")
+    spread = int(nodes[1]) if nodes else 0
+    return replace(
+        job,
+        submit_seconds=_seconds(row, "Submit"),
+        duration_seconds=elapsed_seconds,
+        user=said.get("User", "") or "user",
+        account=said.get("Account", ""),
+        qos=said.get("QOS", ""),
+        partition=said.get("Partition", ""),
+        nodes=spread if spread and gpus % spread == 0 else None,
+        gpu_types=_tres_gpus(row, said["ReqTRES"])[1] if said.get("ReqTRES") else types,
+    )
 
 
 def _elapsed_seconds(row: Row) -> float | None:
@@ -196,7 +207,7 @@ def native(path: Path, hint: str) -> list[TraceJob]:
                 id=row.text("job_id"),
                 submit_seconds=row.number("submit_seconds"),
                 gpus=gpus,
-                duration_seconds=row.positive("duration_seconds"),
+                duration_seconds=row.work("duration_seconds", "gpus"),
                 line=row.line,
                 model=model_slug(row.values.get("model", "")),
                 user=row.values.get("user", "").strip() or "user",
@@ -221,14 +232,15 @@ def model_slug(name: str) -> str:
     return _MODEL.sub("-", name.strip()).strip("-")[:64]
 
 
-def _moment(row: Row, column: str) -> datetime.datetime:
+def _seconds(row: Row, column: str) -> float:
+    """A time as seconds since 1970. Times of one trace are of one zone, which does not matter for their
+    differences."""
     text = row.text(column)
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
         raise row.error(column, f"{text[:40]!r} is not a time such as 2017-10-09 07:01:55") from None
-    # Times of one trace are of one zone; which one does not matter for their differences.
-    return moment if moment.tzinfo is None else moment.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.timezone.utc)).timestamp()
 
 
 FORMATS: Mapping[str, Callable[[Path, str], list[TraceJob]]] = {
@@ -263,8 +275,9 @@ def read_trace(path: Path, trace_format: str, left_out: LeftOut | None = None) -
     left_out = Counter() if left_out is None else left_out
     jobs = []
     for job in FORMATS[trace_format](path, hint):
-        if job.left_out or not job.gpus:
-            left_out[job.left_out or "without GPUs"] += 1
+        never_ran = 0 in (job.duration_seconds, job.steps)
+        if why := job.left_out or ("" if job.gpus else "without GPUs") or _NEVER_RAN * never_ran:
+            left_out[why] += 1
         else:
             jobs.append(job)
     if not jobs:

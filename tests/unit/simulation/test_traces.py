@@ -41,7 +41,7 @@ def test_all_formats_read_what_they_should(tmp_path: Path) -> None:
     )
     (job,) = read_trace(write(tmp_path, GAVEL), "gavel")
     assert (job.gpus, job.steps, job.submit_seconds, job.duration_seconds) == (2, 1646, 12.5, None)
-    philly = "timestamp,duration,num_gpus\n2017-10-09 07:01:55,66.5,1\n2017-10-09 07:00:55,0,4\n"
+    philly = "timestamp,duration,num_gpus\n2017-10-09 07:01:55,66.5,1\n2017-10-09 07:00:55,0.4,4\n"
     first, second = read_trace(write(tmp_path, philly), "philly")
     assert (first.gpus, first.submit_seconds, first.duration_seconds) == (4, 0, 1)
     assert (second.submit_seconds, second.duration_seconds) == (60, 66)
@@ -81,6 +81,51 @@ def test_jobs_without_gpus_are_left_out_and_counted(tmp_path: Path, trace_format
     left_out = LeftOut()
     assert len(read_trace(write(tmp_path, text), trace_format, left_out)) == 1
     assert in_words(left_out) == "1 without GPUs"
+
+
+@pytest.mark.public
+@pytest.mark.parametrize("duration", ["0", "-5", "", "unknown"])
+@pytest.mark.parametrize(
+    ("trace_format", "header", "row"),
+    [
+        ("tiresias", TIRESIAS, "{id},{gpus},0,5,vgg19,{duration},3\n"),
+        ("gavel", "", GAVEL.replace("1646\t2", "{duration}\t{gpus}")),
+        ("philly", "timestamp,duration,num_gpus\n", "2020-06-10 08:11:0{id},{duration},{gpus}\n"),
+        ("native", NATIVE, "{id},0,{duration},{gpus}\n"),
+        ("sacct", SACCT, "{id}|2020-06-10T08:11:00|{duration}|cpu=64,gres/gpu={gpus}|a\n"),
+    ],
+)
+def test_how_long_a_job_without_gpus_ran_is_not_read_and_one_of_0_s_never_ran(
+    tmp_path: Path, trace_format: str, header: str, row: str, duration: str
+) -> None:
+    """Helios has both: jobs on CPUs, and jobs that were cancelled before they began."""
+    rows = ((1, duration, 0), (2, "0", 8), (3, "60", 1))
+    text = header + "".join(row.format(id=i, duration=seconds, gpus=gpus) for i, seconds, gpus in rows)
+    left_out = LeftOut()
+    (job,) = read_trace(write(tmp_path, text), trace_format, left_out)
+    assert job.gpus == 1 and left_out == {"without GPUs": 1, "that never ran": 1}
+
+
+@pytest.mark.public
+def test_of_a_requeued_job_the_last_run_counts(tmp_path: Path) -> None:
+    """`sacct -D` writes them all."""
+    text = "JobID|Submit|ElapsedRaw|AllocTRES|State\n" + "".join(
+        f"{job}|2026-10-01T{at}|{seconds}|gres/gpu=1|{state}\n"
+        for job, at, seconds, state in (
+            ("16", "10:00:00", 240, "NODE_FAIL"),
+            ("17_1", "10:00:00", 0, "CANCELLED by 7"),
+            ("18", "10:00:00", 50, "PREEMPTED"),
+            ("16", "10:05:00", 30, "NODE_FAIL"),
+            ("16.batch", "10:05:00", 30, "CANCELLED"),
+            ("16", "10:10:00", 1140, "COMPLETED"),
+            ("17_1", "10:11:00", 60, "COMPLETED"),
+            ("18", "10:11:00", 0, "PENDING"),
+        )
+    )
+    left_out = LeftOut()
+    jobs = read_trace(write(tmp_path, text), "sacct", left_out)
+    assert [(j.id, j.submit_seconds, j.duration_seconds) for j in jobs] == [("16", 0, 1140), ("17_1", 60, 60)]
+    assert left_out == {"earlier runs of requeued jobs": 4, "that had not ended": 1}
 
 
 def test_what_sacct_says_of_jobs(tmp_path: Path) -> None:
@@ -139,6 +184,38 @@ def test_types_and_partitions_of_another_cluster_do_not_count(tmp_path: Path) ->
         parse_settings("").simulation,
     )
     assert [(job.gpu_types, job.partition) for job in workload.jobs.values()] == [(("v100",), ""), ((), "")]
+
+
+@pytest.mark.public
+@pytest.mark.parametrize(
+    ("cluster", "tres", "nodes"),
+    [
+        ("a100:8", "gres/gpu=2,node=2", None),
+        ("a100:16", "gres/gpu=2,node=2", 2),
+        ("a100:8,h100:8", "gres/gpu:a100=2,gres/gpu=2,node=2", None),
+        ("a100:8,h100:8", "gres/gpu=4,node=2", None),
+        ("a100:16", "gres/gpu=32,node=4", None),
+    ],
+)
+def test_a_node_count_that_the_cluster_does_not_have_does_not_count(
+    tmp_path: Path, cluster: str, tres: str, nodes: int | None
+) -> None:
+    """What runs on one node, or does not fit at all, is not kept out by the nodes of another cluster."""
+    path = write(tmp_path, SACCT + f"1|2026-10-01T10:00:00|60|{tres}|a\n")
+    jobs, simulated = read_trace(path, "sacct"), parse_settings("").simulation
+    arguments = (path, jobs, parse_cluster(cluster, 8), Throughputs(), simulated)
+    if jobs[0].gpus > 16:
+        with pytest.raises(TraceError, match="wants 32 GPUs, the cluster has 16"):
+            Workload(*arguments)
+        return
+    assert [job.nodes for job in Workload(*arguments).jobs.values()] == [nodes]
+
+
+def test_as_many_gpus_on_smaller_nodes_run_on_more_of_them(tmp_path: Path) -> None:
+    path = write(tmp_path, SACCT + "1|2026-10-01T10:00:00|60|gres/gpu=16,node=2|a\n")
+    jobs, simulated = read_trace(path, "sacct"), parse_settings("").simulation
+    (job,) = Workload(path, jobs, parse_cluster("v100:16", 4), Throughputs(), simulated).jobs.values()
+    assert (job.gpus, job.nodes) == (16, None)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +299,7 @@ def test_gzip_is_unpacked(tmp_path: Path) -> None:
             "line 1, column `duration`: there is no such column",
         ),
         ("tiresias", TIRESIAS + "1,1,0,5,vgg19,-100,3\n", "line 2, column `duration`: '-100' is not from 0"),
-        ("tiresias", TIRESIAS + "1,1,0,5,vgg19,0,3\n", "line 2, column `duration`: '0' is not above 0"),
+        ("tiresias", TIRESIAS + "1,1,0,5,vgg19,0,3\n", "ran on GPUs; left out: 1 that never ran"),
         (
             "tiresias",
             TIRESIAS + "1,1.5,0,5,vgg19,1,3\n",
@@ -311,12 +388,16 @@ def test_not_text_at_all(tmp_path: Path) -> None:
         ("tiresias", "model_name", "modelname", "1,1,0,5,v,1,3"),
         ("philly", "cluster", "clusters", "2017-10-09 07:01:55,1,1,a"),
         ("sacct", "User", "user", "1|2026-10-01T10:00:00|60|gres/gpu=1|a"),
+        ("sacct", "State", "States", "1|2026-10-01T10:00:00|60|gres/gpu=1|RUNNING"),
+        ("sacct", "End", "Ends", "1|2026-10-01T10:00:00|60|gres/gpu=1|Unknown"),
+        ("sacct", "NNodes", "nnodes", "1|2026-10-01T10:00:00|60|gres/gpu=1|1"),
     ],
 )
 def test_a_misspelt_column_is_an_error_that_names_it_and_the_nearest(
     tmp_path: Path, trace_format: str, right: str, wrong: str, row: str
 ) -> None:
-    headers = {"native": NATIVE.strip() + f",{right}", "tiresias": TIRESIAS.strip(), "sacct": SACCT.strip()}
+    headers = {"native": NATIVE.strip() + f",{right}", "tiresias": TIRESIAS.strip()}
+    headers["sacct"] = SACCT.replace("User\n", right)
     header = headers.get(trace_format, "timestamp,duration,num_gpus,cluster").replace(right or "?", wrong)
     with pytest.raises(TraceError) as caught:
         read_trace(write(tmp_path, f"{header}\n{row}\n"), trace_format)
@@ -326,9 +407,11 @@ def test_a_misspelt_column_is_an_error_that_names_it_and_the_nearest(
 
 
 def test_columns_that_other_programs_write_beside_ours_are_read_over(tmp_path: Path) -> None:
+    """`ReqGRES` and `AllocGRES`: sacct before 21.08."""
     fields = "JobID|JobIDRaw|Submit|SubmitLine|Elapsed|ElapsedRaw|AllocCPUS|AllocTRES|ReqCPUS|ReqTRES|User"
     row = "1|1|2026-10-01T10:00:00|sbatch|00:01|60|4|gres/gpu=1|4||alice"
-    (job,) = read_trace(write(tmp_path, f"{fields}|UserCPU|UID\n{row}|1|1\n"), "sacct")
+    text = f"{fields}|UserCPU|UID|Start|ReqGRES|AllocGRES\n{row}|1|1|Unknown|gpu:1|gpu:1\n"
+    (job,) = read_trace(write(tmp_path, text), "sacct")
     assert (job.user, job.duration_seconds) == ("alice", 60)
 
 
