@@ -61,8 +61,9 @@ class ApiClient:
             half = len(which.job_ids) // 2
             ids = (which.job_ids[:half], which.job_ids[half:])
             some, rest = (self.jobs(replace(which, job_ids=part)) for part in ids)
-            found = {"jobs": [*some.jobs, *rest.jobs], "truncated": some.truncated or rest.truncated}
-            return rest.model_copy(update=found)
+            found = sorted((*some.jobs, *rest.jobs), key=lambda job: job.job_id)
+            more = some.truncated or rest.truncated or len(found) > which.limit
+            return rest.model_copy(update={"jobs": found[-which.limit :], "truncated": more})
         lists: dict[str, Sequence[object]] = {"jobs": which.job_ids, "user": which.users}
         lists |= {"account": which.accounts, "partition": which.partitions, "state": which.states}
         query = {key: ",".join(str(name) for name in names) for key, names in lists.items() if names}

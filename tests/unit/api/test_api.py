@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from controller.api import answers as answers_module
+from controller.api import messages
 from controller.api import server as server_module
 from controller.api.answers import Answers
 from controller.api.client import ApiClient, ApiRefused, ApiUnavailable
@@ -126,6 +127,17 @@ def test_a_bounded_answer_says_that_there_is_more(client: ApiClient) -> None:
     answer = client.jobs(JobFilter(limit=2))
     assert [job.job_id for job in answer.jobs] == [104, 105]
     assert answer.truncated
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 6, 10])
+def test_more_ids_than_one_request_takes_are_one_list_with_one_limit(
+    client: ApiClient, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    ids = (105, 100, 103, 101, 104, 102)
+    monkeypatch.setattr(messages, "MAX_NAMES", 2)
+    answer = client.jobs(JobFilter(job_ids=ids, limit=limit))
+    assert [job.job_id for job in answer.jobs] == sorted(ids)[-limit:]
+    assert answer.truncated or limit > 5
 
 
 def test_explain_names_the_rivals(client: ApiClient) -> None:
