@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _SPAN = "[0-9]{1,10}(?:-[0-9]{1,10}(?::[1-9][0-9]{0,9})?)?"
 _TASKS = rf"\[{_SPAN}(?:,{_SPAN})*(?:%[0-9]{{1,10}})?\]"
-_JOB = re.compile(rf"[0-9]{{1,10}}(?:_(?:[0-9]{{1,10}}|{_TASKS}))?", re.ASCII)
+_JOB = re.compile(rf"[0-9]{{1,10}}(?:[_+][0-9]{{1,10}}|_{_TASKS})?", re.ASCII)
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -120,11 +120,12 @@ def words(text: str, between: str = ",") -> tuple[str, ...]:
 
 
 def job_words(text: str) -> tuple[str, ...]:
-    """Jobs as sacct takes them: `12,13_2,14_[0-3,7]`."""
+    """Jobs as sacct takes them, or writes them: `12,13_2,14_[0-3,7],15+1`."""
     found = words(text, r",(?![^\[]*\])")
     if wrong := next((word for word in found if not _JOB.fullmatch(word)), None):
         raise argparse.ArgumentTypeError(
-            f"{wrong[:40]!r} is not a job id: 12, or 12_3 or 12_[0-3,7] for tasks of an array"
+            f"{wrong[:40]!r} is not a job id: 12, or 12_3 or 12_[0-3,7] for tasks of an array, 12+1 for a "
+            "component of a heterogeneous job"
         )
     return found
 

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     first = True
     for word in (word for words in args.jobs for word in words):
         known = {one.job_id: one for one in named(word, scontrol.jobs(array_of(word)))}
-        chosen = list(known) or numbers([word], scontrol)
+        chosen = list(known) or numbers([word], scontrol)[0]
         for job_id in chosen[:MAX_TASKS]:
             if not first and not args.json:
                 print()

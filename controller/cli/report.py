@@ -187,8 +187,11 @@ def _filter(args: argparse.Namespace, now: float) -> JobFilter:
     start, end = (None if text is None else parse_time(text, now) for text in (begin, args.endtime))
     if start is not None and end is not None and end < start:
         raise InvalidTime("--endtime is before --starttime (which is midnight unless given)")
+    ids, problems = numbers(args.jobs, Scontrol(), accounting=not args.no_sacct) if args.jobs else ((), ())
+    for problem in problems:
+        print(f"gandiva: {problem}", file=sys.stderr)
     return JobFilter(
-        job_ids=numbers(args.jobs, Scontrol(), accounting=not args.no_sacct) if args.jobs else (),
+        job_ids=ids,
         users=() if args.allusers else users,
         accounts=args.accounts or (),
         partitions=args.partition or (),

@@ -89,8 +89,9 @@ def _listed(facts: Iterable[tuple[str, str]], columns: int) -> Iterator[str]:
 
 
 def _number(job_id: int, slurm: SlurmJob | None) -> str:
-    task = slurm.array_task if slurm is not None else ""
-    return f"{job_id}, task {clean(task)}" if task else str(job_id)
+    part = slurm.part if slurm is not None else ""
+    kind = "component" if "+" in part else "task"
+    return f"{job_id}, {kind} {clean(part)}" if part else str(job_id)
 
 
 def _headline(job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJob | None) -> str:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Jobs as users name them to sacct: `12` (of an array all tasks), `12_3`, `12_[0-3,7]`."""
+"""Jobs as users name them to sacct: `12` (of an array all tasks), `12_3`, `12_[0-3,7]`; or as it writes them:
+`12+1`, a component of a heterogeneous job."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -11,9 +12,13 @@ from controller.slurm.gres import index_ranges
 from controller.slurm.records import whole_part
 
 
-def numbers(words: Sequence[str], scontrol: Scontrol, *, accounting: bool = True) -> tuple[int, ...]:
-    """Slurm's numbers of these jobs, by sacct, and by scontrol what that does not know. `accounting`: whether
-    to ask sacct. Raises GandivaError for tasks that neither knows; a plain number stands for itself too."""
+def numbers(
+    words: Sequence[str], scontrol: Scontrol, *, accounting: bool = True
+) -> tuple[tuple[int, ...], Sequence[str]]:
+    """Slurm's numbers of these jobs, by sacct, and by scontrol what that does not know; and a sentence for
+    each word that neither knows. `accounting`: whether to ask sacct. Raises GandivaError where they know
+    none; a plain number stands for itself too."""
+    problems = []
     found, said = {int(word) for word in words if word.isdecimal()}, dict[int, Accounting]()
     with suppress(CommandFailed):
         said.update(ask_sacct([*{int(array_of(word)) for word in words}]) if accounting else {})
@@ -22,25 +27,27 @@ def numbers(words: Sequence[str], scontrol: Scontrol, *, accounting: bool = True
         if not chosen:
             chosen = {job.job_id for job in named(word, scontrol.jobs(array_of(word)))}
         if not chosen and not word.isdecimal():
-            raise GandivaError(f"Slurm knows no job {word}: neither sacct nor scontrol here")
+            problems.append(f"Slurm knows no job {word}: neither sacct nor scontrol here")
         found |= chosen
-    return tuple(sorted(found))
+    if not found:
+        raise GandivaError("; ".join(problems))
+    return tuple(sorted(found)), problems
 
 
 def array_of(word: str) -> str:
     """The number that a word begins with."""
-    return word.partition("_")[0]
+    return word.partition("+")[0].partition("_")[0]
 
 
 def named(word: str, jobs: Iterable[SlurmJob]) -> Iterator[SlurmJob]:
     """Those of these jobs that a word names."""
-    return (job for job in jobs if _names(word, job.job_id, job.array_task))
+    return (job for job in jobs if _names(word, job.job_id, job.part))
 
 
 def _names(word: str, number: int, name: str) -> bool:
-    """Whether a word names a job. `name`: the job's own, as sacct writes it: `12`, `12_3`, or for tasks that
-    wait together `12_[4-9%2]`."""
-    if word == str(number):
+    """Whether a word names a job. `name`: the job's own, as sacct writes it: `12`, `12_3`, `12+1`, or for
+    tasks that wait together `12_[4-9%2]`."""
+    if word in (str(number), name, name.partition("+")[0]):
         return True
     array, _, asked = word.partition("_")
     of, _, tasks = name.partition("_")

@@ -12,6 +12,7 @@ DEADLINE_SECONDS = 5.0
 MOST_ASKED = 50
 """More jobs are not asked for one by one."""
 _FIELD = re.compile(r"(?:^| )([A-Z][A-Za-z/:]*)=(.*?)(?= [A-Z][A-Za-z/:]*=|\s*$)")
+_PARTS = (("ArrayJobId", "_", "ArrayTaskId"), ("HetJobId", "+", "HetJobOffset"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,8 @@ class SlurmJob:
     reason: str = ""
     """Slurm's reason why it is pending."""
     eligible_time: str = ""
-    array_task: str = ""
-    """`ARRAY_INDEX`; empty for other jobs."""
+    part: str = ""
+    """`ARRAY_INDEX` of an array's task, `JOB+OFFSET` of a heterogeneous job's component; empty for others."""
     output_path: str = ""
     gandiva: bool = False
     """Its admin comment is a request to Gandiva."""
@@ -66,6 +67,7 @@ def _parse(line: str) -> SlurmJob | None:
         fields.setdefault(name, value)
     if not fields.get("JobId", "").isdecimal():
         return None
+    parts = (f"{fields[of]}{sign}{fields.get(n, '?')}" for of, sign, n in _PARTS if fields.get(of))
     return SlurmJob(
         int(fields["JobId"]),
         fields.get("JobName", ""),
@@ -73,7 +75,7 @@ def _parse(line: str) -> SlurmJob | None:
         fields.get("JobState", ""),
         _word(fields, "Reason"),
         _word(fields, "EligibleTime"),
-        f"{fields['ArrayJobId']}_{fields.get('ArrayTaskId', '?')}" if fields.get("ArrayJobId") else "",
+        next(parts, ""),
         fields.get("StdOut", ""),
         fields.get("AdminComment", "").startswith("gandiva:"),
     )

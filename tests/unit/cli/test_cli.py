@@ -197,6 +197,65 @@ def test_report_takes_arrays_and_tasks_as_sacct_does(
         assert sorted({str((one["live"] or one["job"])["job_id"]) for one in said}) == jobs.split()
 
 
+@pytest.mark.public
+@pytest.mark.parametrize(
+    ("words", "jobs", "unknown"),
+    [
+        ("101_[0-3],101_99", "101 102", ["101_99"]),
+        ("7_1,100,103_[50-60]", "100", ["7_1", "103_[50-60]"]),
+        ("20+0", "104", []),
+        ("20", "104 105", []),
+        ("20+[0-1],20+1,101_0", None, []),
+        ("20+1,101_0,20+2", "101 105", ["20+2"]),
+        ("104.batch", None, []),
+    ],
+)
+@pytest.mark.parametrize("tool", ["sacct", "scontrol"])
+def test_a_report_has_the_jobs_that_slurm_knows_and_names_the_others(
+    capsys: pytest.CaptureFixture[str],
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tool: str,
+    words: str,
+    jobs: str | None,
+    unknown: list[str],
+) -> None:
+    shown = SACCT[: SACCT.index("104|")] + "104|20+0|RUNNING|0:0|Unknown|Unknown\n"
+    shown += "105|20+1|RUNNING|0:0|Unknown|Unknown\n"
+    if tool == "scontrol":
+        shown = "JobId=101 ArrayJobId=101 ArrayTaskId=0 JobName=x\nJobId=102 ArrayJobId=101 ArrayTaskId=1\n"
+        shown += "JobId=104 HetJobId=20 HetJobOffset=0 JobName=x\nJobId=105 HetJobId=20 HetJobOffset=1\n"
+    (tmp_path / "answer").write_text(shown)
+    (tmp_path / tool).write_text(f"#!/bin/sh\nexec /bin/cat {tmp_path}/answer\n")
+    (tmp_path / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    options = ["report", "-nPo", "JobIDRaw", "--url", url, "-j", words]
+    code, out, err = run(capsys, *options, *(["--no-sacct"] if tool == "scontrol" else []))
+    if jobs is None:
+        assert (code, out) == (2, "") and "is not a job id: 12, or 12_3 or 12_[0-3,7] for tasks" in err
+        return
+    assert (code, sorted(out.split())) == (0, jobs.split())
+    assert err.splitlines() == [
+        f"gandiva: Slurm knows no job {word}: neither sacct nor scontrol here" for word in unknown
+    ]
+
+
+def test_several_names_none_of_which_slurm_knows_are_an_error(
+    capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    code, out, err = run(capsys, "report", "-j", "101_3,101_[5-7]", "--url", url)
+    assert (code, out) == (1, "")
+    assert (
+        err
+        == "gandiva: "
+        + "; ".join(
+            f"Slurm knows no job {word}: neither sacct nor scontrol here" for word in ("101_3", "101_[5-7]")
+        )
+        + "\n"
+    )
+
+
 def test_a_task_that_slurm_does_not_know_is_said(capsys: pytest.CaptureFixture[str], url: str) -> None:
     for command in (["report", "-j"], ["explain"]):
         code, out, err = run(capsys, *command, "101_3", "--url", url)

@@ -128,7 +128,7 @@ def test_what_sacct_says_of_a_job_that_is_over_comes_first() -> None:
 
 
 def test_tasks_of_arrays_have_their_index_in_the_first_line() -> None:
-    said = text(ExplainMessage(time=NOW, live=live(9, **QUEUED)), SlurmJob(9, array_task="8_1"))
+    said = text(ExplainMessage(time=NOW, live=live(9, **QUEUED)), SlurmJob(9, part="8_1"))
     assert said.startswith("Job 9, task 8_1 (train, alice) waits in the queue")
 
 
@@ -152,10 +152,10 @@ def test_slurms_answer_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "Reason=None\nnonsense\n",
     )  # fmt: skip
     one, two = ask_slurm("49")
-    assert (one.job_id, one.array_task, one.name, one.user) == (51, "49_1", "my job", "alice")
+    assert (one.job_id, one.part, one.name, one.user) == (51, "49_1", "my job", "alice")
     assert (one.state, one.reason) == ("PENDING", "Dependency")
     assert one.gandiva and one.eligible_time == ""
-    assert (two.array_task, two.reason, two.gandiva) == ("49_0", "", False)
+    assert (two.part, two.reason, two.gandiva) == ("49_0", "", False)
 
 
 def test_without_slurm_there_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
