@@ -13,6 +13,8 @@ from controller.cli.outputs import STANDARD_OUTPUT, check_outputs, output_path, 
 from controller.errors import GandivaError
 
 FIELDS = "JobID,Submit,Start,End,ElapsedRaw,AllocTRES,ReqTRES,State,User,Account,Partition,QOS"
+_BETWEEN = "\x1f"
+"""Between values as sacct is asked to print them: constraints and comments have | in them."""
 _ALLOCATED, _ASKED, _USER = (FIELDS.split(",").index(name) for name in ("AllocTRES", "ReqTRES", "User"))
 _MODEL = re.compile(r"(?:^|&)gandiva_([\w.-]+)$")
 """What the job_submit module puts at the end of a constraint for `gpu:a100:2`."""
@@ -63,14 +65,17 @@ def run(args: argparse.Namespace) -> int:
     if end < begin:
         raise InvalidTime("--endtime is before --starttime")
     command = [args.sacct, "--allusers", "--allocations", "--parsable2"]
-    command.append(f"--format={FIELDS},Constraints,AdminComment")
+    command += [f"--delimiter={_BETWEEN}", f"--format={FIELDS},Constraints,AdminComment"]
     for option, at in (("starttime", begin), ("endtime", end)):
         # Slurm's commands run in UTC here; what its user writes is local time.
         command.append(f"--{option}={time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(at))}")
     if args.partition:
         command.append(f"--partition={args.partition}")
-    answer = run_command(command, 600).splitlines()
-    trace = "".join(map(_line, answer))
+    # A line with fewer values goes on with a comment.
+    between = FIELDS.count(",") + 2
+    lines = (line.split(_BETWEEN, between) for line in run_command(command, 600).split("\n"))
+    rows = [values for values in lines if len(values) > between]
+    trace = "".join(map(_line, rows))
     left_out = LeftOut()
     # A trace that cannot be read back must not be written.
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as checked:
@@ -81,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         except TraceError as error:
             message = str(error).replace(checked.name, f"sacct from {args.starttime} to {args.endtime}")
             if isinstance(error, NoJobs) and os.geteuid() != 0:
-                users = {line.split("|")[_USER] for line in answer[1:] if line.strip()}
+                users = {values[_USER] for values in rows[1:]}
                 message += " (you may not be allowed to see the jobs of others)" * (users <= {own_name()})
             raise GandivaError(message) from error
     with writing(args.output) as file:
@@ -91,9 +96,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _line(line: str) -> str:
-    """One line of sacct as the trace has it: constraint and request, which count, but are not written, left
-    out.
+def _line(values: list[str]) -> str:
+    """What sacct says of a job as the trace has it: constraint and request count, but are not written.
 
     Gandiva's jobs are given shards, and floating ones shards of all GPUs of a node: what they run on is the
     number of GPUs in their request. The type that an ordinary job asked for is in its constraint.
@@ -101,16 +105,13 @@ def _line(line: str) -> str:
     from controller.observe.requests import InvalidRequest, parse_request
     from controller.slurm.raw import PREFIX
 
-    values = line.split("|", FIELDS.count(",") + 1)
-    if len(values) != FIELDS.count(",") + 2:
-        return line + "\n"
-    # Both may have a | in them.
-    constraint, ours, request_text = values.pop().partition(f"|{PREFIX}")
-    if not ours and (model := _MODEL.search(constraint.rpartition("|")[0])):
+    *values, constraint, comment = values
+    ours = comment.startswith(PREFIX)
+    if not ours and (model := _MODEL.search(constraint)):
         values[_ASKED] = _UNTYPED.sub(rf"\g<0>,gres/gpu:{model[1]}=\1", values[_ASKED])
     elif ours and values[_ALLOCATED]:
         try:
-            request = parse_request(PREFIX + request_text)
+            request = parse_request(comment)
         except InvalidRequest as error:
             text = f"gandiva: job {values[0]}: its request is invalid ({error}); left as it is"
             print(text, file=sys.stderr)

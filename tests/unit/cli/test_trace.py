@@ -22,12 +22,14 @@ REQUEST = (
     'gandiva:{"v":1,"gpus_per_node":2,"nodes":1,"weight":1,"min_gpus":null,"max_gpus":null,"pack":null,"migrate":null,'
     '"suspend":null,"gpu_types":[],"model":"a|b","site":{}}'
 )
+S = "\x1f"
+"""Between the values, as sacct is asked to print them: constraints and comments have | in them."""
 TIMES = "2026-11-21T14:58:54|2026-11-21T14:58:55|2026-11-21T14:59:59"
 
 
 def trace(tmp_path: Path, *lines: str) -> tuple[int, Path]:
     (tmp_path / "answer").write_text(
-        "\n".join([f"{FIELDS.replace(',', '|')}|Constraints|AdminComment", *lines]) + "\n"
+        "\n".join([f"{FIELDS},Constraints,AdminComment".replace(",", S), *lines]) + "\n"
     )
     (tmp_path / "sacct").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\ncat {tmp_path}/answer\n')
     (tmp_path / "sacct").chmod(0o755)
@@ -36,7 +38,8 @@ def trace(tmp_path: Path, *lines: str) -> tuple[int, Path]:
 
 
 def line(job: int, tres: str, comment: str, constraint: str = "") -> str:
-    return f"{job}|{TIMES}|60|{tres}|{tres}|COMPLETED|alice|a|gpu|normal|{constraint}|{comment}"
+    values = f"{job}|{TIMES}|60|{tres}|{tres}|COMPLETED|alice|a|gpu|normal".split("|")
+    return S.join([*values, constraint, comment])
 
 
 def test_jobs_of_gandiva_count_with_the_gpus_they_asked_for(
@@ -94,13 +97,17 @@ def test_the_nodes_and_types_of_a_request_count_too(tmp_path: Path) -> None:
         ("", ()),
     ],
 )
-@pytest.mark.parametrize("comment", ["", "by hand", REQUEST])
+@pytest.mark.public
+@pytest.mark.parametrize(
+    "comment", ["", "by hand", "by | hand", "two\nlines\n", "two\r\n\r\nof | them\n12|13|", REQUEST]
+)
 def test_an_ordinary_job_has_the_type_of_the_constraint_that_stands_for_it(
     tmp_path: Path, constraint: str, types: tuple[str, ...], comment: str
 ) -> None:
     """The job_submit module makes `gpu:a100:2` that. What users write themselves may be more."""
     code, out = trace(tmp_path, line(1, "cpu=2,gres/gpu=2,node=1", comment, constraint))
-    assert code == 0 and "gandiva" not in out.read_text()
+    assert code == 0 and "gandiva" not in out.read_text() and len(out.read_text().splitlines()) == 2
+    assert f"--delimiter={S}" in (tmp_path / "asked").read_text()
     (job,) = read_trace(out, "sacct")
     assert (job.gpus, job.gpu_types) == (2, () if comment == REQUEST else types)
 
@@ -124,7 +131,7 @@ def test_who_may_see_all_jobs_is_not_told_of_rights(
     assert ("you may not be allowed" in said) is not root
     assert trace(tmp_path, mine, line(2, "cpu=1", ""))[0] == 1
     assert "allowed" not in capsys.readouterr().err, "it sees the jobs of others"
-    assert trace(tmp_path, line(1, "gres/gpu=x" + "9" * 7000, "").replace("|60|", "|x|"))[0] == 1
+    assert trace(tmp_path, line(1, "gres/gpu=x" + "9" * 7000, "").replace(f"{S}60{S}", f"{S}x{S}"))[0] == 1
     assert "allowed" not in capsys.readouterr().err, "what is wrong is something else"
 
 
@@ -136,12 +143,12 @@ options = dict(word[2:].split("=", 1) for word in sys.argv[1:] if "=" in word)
 begin, end = (time.mktime(time.strptime(options[o], "%Y-%m-%dT%H:%M:%S")) for o in ("starttime", "endtime"))
 form = {{"standard": "%Y-%m-%dT%H:%M:%S"}}.get(os.environ.get("SLURM_TIME_FORMAT", "standard"), "%s")
 fields = options["format"].split(",")
-print("|".join(fields))
+print(options["delimiter"].join(fields))
 for job in json.load(open({jobs!r})):
     if begin <= job["End"] and job["Submit"] < end:
         for name in ("Submit", "Start", "End"):
             job[name] = time.strftime(form, time.localtime(job[name]))
-        print("|".join(str(job.get(name, "")) for name in fields))
+        print(options["delimiter"].join(str(job.get(name, "")) for name in fields))
 """
 SITE = "v100:8,p100:8"
 CLOCKS_GO_BACK = datetime(2026, 10, 25, 1, tzinfo=timezone.utc).timestamp()
