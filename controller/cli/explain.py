@@ -47,13 +47,13 @@ def add_parser(subparsers: common.Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from controller.reports.job_ids import array_of, named, numbers
+    from controller.reports.job_ids import named, numbers
     from controller.reports.slurm_job import Scontrol
 
     api, scontrol = common.client(args), Scontrol()
     first = True
     for word in (word for words in args.jobs for word in words):
-        known = {one.job_id: one for one in named(word, scontrol.jobs(array_of(word)))}
+        known = named(word, scontrol)
         chosen = list(known) or numbers([word], scontrol)[0]
         for job_id in chosen[:MAX_TASKS]:
             if not first and not args.json:

@@ -90,8 +90,7 @@ def _listed(facts: Iterable[tuple[str, str]], columns: int) -> Iterator[str]:
 
 def _number(job_id: int, slurm: SlurmJob | None) -> str:
     part = slurm.part if slurm is not None else ""
-    kind = "component" if "+" in part else "task"
-    return f"{job_id}, {kind} {clean(part)}" if part else str(job_id)
+    return f"{job_id}, {'component' if '+' in part else 'task'} {clean(part)}" if part else str(job_id)
 
 
 def _headline(job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJob | None) -> str:

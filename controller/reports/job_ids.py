@@ -2,7 +2,7 @@
 """Jobs as users name them to sacct: `12` (of an array all tasks), `12_3`, `12_[0-3,7]`; or as it writes them:
 `12+1`, a component of a heterogeneous job."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from controller.errors import GandivaError
@@ -21,11 +21,10 @@ def numbers(
     problems = []
     found, said = {int(word) for word in words if word.isdecimal()}, dict[int, Accounting]()
     with suppress(CommandFailed):
-        said.update(ask_sacct([*{int(array_of(word)) for word in words}]) if accounting else {})
+        said.update(ask_sacct([*{int(_whole(word)) for word in words}]) if accounting else {})
     for word in words:
         chosen = {number for number, known in said.items() if _names(word, number, known.job_id)}
-        if not chosen:
-            chosen = {job.job_id for job in named(word, scontrol.jobs(array_of(word)))}
+        chosen = chosen or {*named(word, scontrol)}
         if not chosen and not word.isdecimal():
             problems.append(f"Slurm knows no job {word}: neither sacct nor scontrol here")
         found |= chosen
@@ -34,14 +33,15 @@ def numbers(
     return tuple(sorted(found)), problems
 
 
-def array_of(word: str) -> str:
-    """The number that a word begins with."""
+def _whole(word: str) -> str:
+    """The number that a word begins with: of an array, or of a heterogeneous job."""
     return word.partition("+")[0].partition("_")[0]
 
 
-def named(word: str, jobs: Iterable[SlurmJob]) -> Iterator[SlurmJob]:
-    """Those of these jobs that a word names."""
-    return (job for job in jobs if _names(word, job.job_id, job.part))
+def named(word: str, scontrol: Scontrol) -> dict[int, SlurmJob]:
+    """The jobs that scontrol knows by this word."""
+    jobs = scontrol.jobs(_whole(word))
+    return {job.job_id: job for job in jobs if _names(word, job.job_id, job.part)}
 
 
 def _names(word: str, number: int, name: str) -> bool:

@@ -32,7 +32,8 @@ _MODEL = re.compile(r"[^A-Za-z0-9._+-]+")
 def tiresias(path: Path, hint: str) -> list[TraceJob]:
     """CSV `job_id,num_gpu,submit_time,iterations,model_name,duration,interval`; times in seconds."""
     needed = ("job_id", "num_gpu", "submit_time", "duration")
-    jobs = [
+    table = read_table(path, delimiter=",", needed=needed, optional=("model_name",), others=(), hint=hint)
+    return [
         TraceJob(
             id=row.text("job_id"),
             submit_seconds=row.number("submit_time"),
@@ -42,12 +43,8 @@ def tiresias(path: Path, hint: str) -> list[TraceJob]:
             model=model_slug(row.values.get("model_name", "")),
             gpus_column="num_gpu",
         )
-        for row in read_table(
-            path, delimiter=",", needed=needed, optional=("model_name",), others=(), hint=hint
-        )
+        for row in table
     ]
-    check_unique(path, jobs, "job_id")
-    return jobs
 
 
 _GAVEL = (
@@ -222,7 +219,6 @@ def native(path: Path, hint: str) -> list[TraceJob]:
                 max_gpus=row.count("max_gpus") if row.values.get("max_gpus", "").strip() else None,
             )
         )
-    check_unique(path, jobs, "job_id")
     return jobs
 
 
@@ -280,6 +276,7 @@ def read_trace(path: Path, trace_format: str, left_out: LeftOut | None = None) -
             left_out[why] += 1
         else:
             jobs.append(job)
+    check_unique(path, jobs, "job_id")
     if not jobs:
         raise NoJobs(path, 1, "", f"no job in it ran on GPUs; left out: {in_words(left_out)}")
     return sorted(jobs, key=lambda job: job.submit_seconds)
