@@ -127,9 +127,10 @@ def test_what_sacct_says_of_a_job_that_is_over_comes_first() -> None:
     )
 
 
-def test_tasks_of_arrays_have_their_index_in_the_first_line() -> None:
-    said = text(ExplainMessage(time=NOW, live=live(9, **QUEUED)), SlurmJob(9, part="8_1"))
-    assert said.startswith("Job 9, task 8_1 (train, alice) waits in the queue")
+@pytest.mark.parametrize(("part", "shown"), [("8_1", "task 8_1"), ("8+1", "component 8+1")])
+def test_parts_of_jobs_have_their_index_in_the_first_line(part: str, shown: str) -> None:
+    said = text(ExplainMessage(time=NOW, live=live(9, **QUEUED)), SlurmJob(9, part=part))
+    assert said.startswith(f"Job 9, {shown} (train, alice) waits in the queue")
 
 
 def test_ordinary_jobs_and_those_the_controller_does_not_take() -> None:
