@@ -104,7 +104,7 @@ class GangLanes(Lanes):
             consolidated = self._consolidation.demands(job, row.usage, row.profile, now)
             if consolidated:
                 until = self._consolidation.until(job, row.usage)
-            row.shape = _shape(job, demand, consolidated)
+            row.shape = (demand, job.signature, consolidated, job.placement.allocation)
             if demand < job.gpus:
                 self._leaving[job.id] = row
             else:
@@ -250,11 +250,3 @@ class GangLanes(Lanes):
             own = own_gpus(row.job)
             if len(own) == row.job.gpus and self._pool.all_idle(own):
                 draft.put(row.id, Placement(own, row.job.placement.allocation))
-
-
-def _shape(job: Job, demand: int, consolidated: bool) -> Shape:
-    request = job.request
-    shape = (demand, request.nodes, consolidated, job.cpus_per_node, job.memory_per_node_bytes, job.places)
-    if not (job.placement.allocation or request.gpu_types):
-        return shape
-    return (*shape, request.gpu_types, job.placement.allocation)

@@ -16,15 +16,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from controller.model import NOWHERE, Job, JobId, Memory, Placement, Plan, Snapshot, StateAt, Target
+from controller.model.timers import TINY, Timers
 from controller.policies.mechanisms import sentences
 from controller.policies.mechanisms.lanes import Lanes
 from controller.policies.mechanisms.ranks import Ranks
 from controller.policies.mechanisms.row import ASIDE, FIXED, RUNNING, WAITING, Row, Standing, is_guest
-from controller.policies.mechanisms.timers import TINY, Timers
 from controller.policies.moves.move import Move
 from controller.policies.moves.part import part, with_partners
 from controller.policies.orders.order import Order
 from controller.policies.placement.draft import Draft, hold
+from controller.policies.recalled import mapping
 
 _PORTION_JOBS = 2000
 """So many jobs whose time has come are looked at with one plan. Where there are more, the next plans, asked
@@ -39,7 +40,7 @@ class InOrder:
     ) -> None:
         """`preempt`: running jobs may be stopped for others."""
         self._ranks, self._lanes, self._preempt = Ranks(order), lanes, preempt
-        self._moves, self._moves_remember = tuple(moves), _mapping(None)
+        self._moves, self._moves_remember = tuple(moves), mapping(None)
         self._reset(Snapshot(time=0.0, nodes={}, jobs={}), Memory())
 
     def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
@@ -105,10 +106,10 @@ class InOrder:
         """Jobs whose last reason is one of a job off its GPUs."""
         self._recalled = dict(memory.jobs)
         """Notes of jobs that were not seen yet."""
-        self._ranks.reset(_mapping(memory.common.get("order")))
-        self._common_of_lanes = _mapping(memory.common.get("lanes"))
+        self._ranks.reset(mapping(memory.common.get("order")))
+        self._common_of_lanes = mapping(memory.common.get("lanes"))
         self._lanes.reset(snapshot, self._common_of_lanes, self._rows)
-        self._moves_remember = _mapping(memory.common.get("moves"))
+        self._moves_remember = mapping(memory.common.get("moves"))
 
     def _common(self) -> dict[str, Any]:
         common: dict[str, Any] = {"order": self._ranks.common, "lanes": self._common_of_lanes}
@@ -291,8 +292,3 @@ def _target(job: Job, placement: Placement) -> Target:
     had = job.placement
     migrates = bool(had.allocation and placement.gpus) and placement.allocation != had.allocation
     return Target(placement, StateAt.STORE if migrates else StateAt.HOST)
-
-
-def _mapping(raw: object) -> Mapping[str, Any]:
-    """A part of a memory, which may be damaged."""
-    return raw if isinstance(raw, Mapping) else {}

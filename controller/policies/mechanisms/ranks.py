@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from controller.model import JobId, Note, Usage
+from controller.model.timers import TINY
 from controller.policies.mechanisms.row import Key, Row
-from controller.policies.mechanisms.timers import TINY
 from controller.policies.orders.order import Order, Peer, Rank
 
 

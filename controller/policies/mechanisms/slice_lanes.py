@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller.model import NOWHERE, Changes, Job, JobId, Placement, Snapshot
+from controller.model.timers import TINY
 from controller.policies.mechanisms.bindings import Bindings
 from controller.policies.mechanisms.lanes import Lanes
 from controller.policies.mechanisms.queue import Queue
 from controller.policies.mechanisms.ranks import Ranks
 from controller.policies.mechanisms.row import WAITING, Row
-from controller.policies.mechanisms.timers import TINY
 from controller.policies.mechanisms.turns import Turns
 from controller.policies.placement.draft import Draft
 from controller.policies.recalled import recalled

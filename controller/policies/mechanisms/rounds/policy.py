@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from controller.model import NOWHERE, JobId, Memory, Note, Placement, Plan, Snapshot, StateAt, Target
+from controller.model.timers import TINY
 from controller.policies.allocations.allocation import Fractions, Given, Pair
 from controller.policies.mechanisms.rounds.choosing import Ordering
 from controller.policies.mechanisms.rounds.deciding import Deciding
@@ -30,10 +31,10 @@ from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.mechanisms.rounds.solving import FIRST_PATIENCE_SECONDS, Solving, Stated
 from controller.policies.mechanisms.rounds.speeds import Speeds
 from controller.policies.mechanisms.rounds.telling import Telling
-from controller.policies.mechanisms.timers import TINY, remembered_time
 from controller.policies.moves.move import Move
 from controller.policies.moves.part import part, with_partners
 from controller.policies.placement.draft import Draft, hold
+from controller.policies.recalled import mapping, remembered_time
 
 
 class Rounds:
@@ -143,16 +144,14 @@ class Rounds:
         """Jobs whose note or reason may be another one."""
         self._telling = Telling(self._pools, self._members, pairs=self._pairing.on)
         self._ready = True
-        common = memory.common.get("rounds")
-        self._common: Mapping[str, Any] = common if isinstance(common, Mapping) else {}
+        self._common = mapping(memory.common.get("rounds"))
         self._due = remembered_time(self._common.get("due"))
         self._reset_at = remembered_time(self._common.get("reset_at"))
         self._bound = self._common.get("bound", 0)
         """Jobs that stay on a type because Slurm has bound them there, as of the last round."""
         self._pairing.reset(self._common)
         self._solving.reset(self._common)
-        moves = memory.common.get("moves")
-        self._moves_remember = moves if isinstance(moves, Mapping) else {}
+        self._moves_remember = mapping(memory.common.get("moves"))
 
     def _remembered(self) -> Memory:
         notes = {job_id: member.note() for job_id, member in self._members.items()}

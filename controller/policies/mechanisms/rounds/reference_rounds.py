@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from controller.model import GpuSet, Job, JobId, Memory, Placement, Snapshot, rate_key
+from controller.model.timers import TINY
 from controller.policies.allocations.allocation import AllocationJob, Fractions, Given, Jobs, Pair
 from controller.policies.mechanisms.rounds.choosing import Choice
 from controller.policies.mechanisms.rounds.member import Member
@@ -17,7 +18,6 @@ from controller.policies.mechanisms.rounds.reference import Books
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.mechanisms.rounds.solving import PATIENCE_SECONDS, Stated
 from controller.policies.mechanisms.rounds.speeds import Speeds
-from controller.policies.mechanisms.timers import TINY
 from controller.policies.moves.move import Move
 from controller.policies.placement.draft import Draft
 
