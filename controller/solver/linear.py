@@ -12,6 +12,8 @@ from controller.model.solving import Cone, SolutionStatus
 from controller.solver.problem_data import Found, answered, matrix_of
 
 _TOLERANCES = ("primal_feasibility_tolerance", "dual_feasibility_tolerance", "ipm_optimality_tolerance")
+ITERATIONS = 300
+"""Of an interior point: ten times what problems take. Some have no end."""
 
 
 def solve_linear(data: Mapping[str, Any]) -> Found:
@@ -48,6 +50,7 @@ def _solve(data: Mapping[str, Any], **options: Any) -> Found:
     model.a_matrix_.start_, model.a_matrix_.index_ = matrix.indptr, matrix.indices
     model.a_matrix_.value_ = matrix.data
     highs = highspy.Highs()
+    options |= {"ipm_iteration_limit": ITERATIONS, "simplex_iteration_limit": 100 * (rows + columns)}
     for option, choice in {"output_flag": False, **options}.items():
         highs.setOptionValue(option, choice)
     highs.passModel(model)

@@ -176,6 +176,20 @@ def test_a_limit_that_is_none_beside_small_ones() -> None:
     assert solved(Problem(ProblemKind.CONIC, program.data())).values == pytest.approx((1, 2), abs=1e-6)
 
 
+def test_an_interior_point_that_goes_on_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HiGHS 1.15 does not stop by itself where numbers are far apart. Another solver is asked."""
+    program = Rows()
+    x, y = program.variables(2, cost=-1.0)
+    for each, most in ((x, 1.0), (y, 2.0)):
+        program.at_most([(each, -1.0)], 0.0)
+        program.at_most([(each, 1.0)], most)
+    program.at_most([(x, 1.0), (y, 2.0)], 4.0)
+    assert linear.solve_linear(program.arrays())[0] is SolutionStatus.OPTIMAL
+    monkeypatch.setattr(linear, "ITERATIONS", 1)
+    assert linear.solve_linear(program.arrays())[0] is SolutionStatus.UNSOLVED
+    assert find(ProblemKind.LINEAR, program.arrays())[0] is SolutionStatus.OPTIMAL
+
+
 FEW: dict[str, Any] = {"cost": [1.0], "rows": [0], "columns": [0], "values": [1.0], "limits": [1.0]}
 
 
