@@ -7,7 +7,7 @@ import numpy as np
 
 from controller.model.solving import Cone, ProblemKind
 from controller.policies.allocations.allocation import Allocated, Entity, Given, Solve
-from controller.policies.allocations.checked import fit, fractions, solved, valid
+from controller.policies.allocations.checked import fit, fractions, raised, solved, valid
 from controller.policies.allocations.layout import Array, Layout
 from controller.policies.allocations.settings import GavelHierarchicalSettings
 from controller.policies.allocations.shares import equal_throughputs
@@ -15,8 +15,8 @@ from controller.policies.allocations.solving import asked, none_can_run, seen
 from controller.solver.program import Program
 
 RISES = 1e-5
-"""A level can rise if it can by this part of itself and of an equal split. To stay too early costs a job no
-more than that; to go on too late holds up all others."""
+"""A level can rise if it can by this part of itself and of its unit. To stay too early costs a job no more
+than that; to go on too late holds up all others."""
 
 
 class WaterFilling:
@@ -45,8 +45,7 @@ class WaterFilling:
             frozen |= stuck
             # Where none is stuck, the rise came to its end too early; another goes on.
             if frozen.all() or not (stuck.any() or rose):
-                objective = float(filling.reached(x).sum())
-                return Allocated(fractions=fractions(layout, x), objective=objective, status="optimal")
+                return filling.answer(x)
 
 
 class _Filling:
@@ -55,10 +54,24 @@ class _Filling:
     def __init__(self, layout: Layout, settings: GavelHierarchicalSettings, solve: Solve) -> None:
         self._layout, self._settings, self._solve = layout, settings, solve
         self._levels = np.zeros(len(layout.jobs))
-        self._parts = layout.rate / equal_throughputs(layout)[layout.job]
+        parts = layout.rate / equal_throughputs(layout)[layout.job]
+        self._units = layout.most(parts) if layout.exact else np.ones(len(layout.jobs))
+        """Of the levels, by job: the level on its best type, since an equal split can be next to nothing
+        where others can use more GPUs; but an equal split in what reproduces Gavel's code."""
+        self._parts = parts / self._units[layout.job]
         """What each column adds to a job's level, by term."""
 
-    def reached(self, x: Array) -> Array:
+    def answer(self, x: Array) -> Allocated:
+        """X without what is above the levels: for a job with a large unit it can be many equal splits."""
+        if self._layout.exact:
+            reached, kept = self._reached(x), np.zeros(self._layout.size)
+            parts = self._levels / np.where(reached > 0, reached, 1.0)
+            np.maximum.at(kept, self._layout.column, parts[self._layout.job])
+            x = x * kept
+        objective = float((self._reached(x) * self._units).sum())
+        return Allocated(fractions=fractions(self._layout, x), objective=objective, status="optimal")
+
+    def _reached(self, x: Array) -> Array:
         return self._layout.by_job(x, self._parts)
 
     def rise(self, weights: Array) -> tuple[Array, bool]:
@@ -66,13 +79,15 @@ class _Filling:
         layout, program = self._layout, Program()
         together = program.variables(1, -1.0).start
         first = program.variables(layout.size).start
-        rises = weights / layout.of_jobs("gpus")
+        rises = weights / layout.of_jobs("gpus") / self._units
+        rises = rises / rises.max() if layout.exact else rises
         self._add_levels(program, first, np.arange(len(weights)), together, rises)
-        values = self._found(program, corner=False)
-        x = valid(layout, values[first:])
+        values = solved(asked(self._solve, self._settings, program), program.size)
+        x, before = valid(layout, values[first:]), self._levels
+        levels = before + max(0.0, values[together]) * rises
+        x = raised(layout, x, self._parts, levels) if layout.exact else x
         # Never above what a valid X has: then the next problem has a solution.
-        before, reached = self._levels, self.reached(fit(layout, x))
-        self._levels = np.minimum(before + max(0.0, values[together]) * rises, reached)
+        self._levels = np.minimum(levels, self._reached(fit(layout, x)))
         return x, bool((self._levels > before + (before + 1) * RISES).any())
 
     def cannot_rise(self, rising: Array) -> Array:
@@ -88,19 +103,20 @@ class _Filling:
                 undecided, corner = np.flatnonzero(rising), True
             else:
                 break
-        found = np.zeros_like(rising)
-        found[still] = True
-        return found
+        return np.isin(np.arange(len(rising)), still)
 
     def _further(self, undecided: Array, corner: bool) -> Array:
-        """By how much each of these jobs can rise, where the sum is largest."""
-        program = Program()
+        """How much each of these jobs can rise, where the sum is largest. `corner`: by the simplex method."""
+        program, solve = Program(), self._solve
         program.variables(self._layout.size)
         further = program.variables(len(undecided), -1.0)
         none_below = (np.arange(len(undecided)), np.array(further), -1.0)
         program.block(Cone.NONNEGATIVE, np.zeros(len(undecided)), none_below)
         self._add_levels(program, 0, undecided, np.array(further), 1.0)
-        return self._found(program, corner)[further.start :]
+        found = (
+            solve(ProblemKind.VERTEX, program.arrays()) if corner else asked(solve, self._settings, program)
+        )
+        return solved(found, program.size)[further.start :]
 
     def _add_levels(
         self, program: Program, first: int, jobs: Array, variables: Array | int, rises: Array | float
@@ -109,12 +125,6 @@ class _Filling:
         reached = self._layout.terms(first, -self._parts)
         program.block(Cone.NONNEGATIVE, -self._levels, reached, (jobs, variables, rises))
         self._layout.add_validity(program, first)
-
-    def _found(self, program: Program, corner: bool) -> Array:
-        """The answer. `corner`: by the simplex method."""
-        if corner:
-            return solved(self._solve(ProblemKind.VERTEX, program.arrays()), program.size)
-        return solved(asked(self._solve, self._settings, program), program.size)
 
 
 def _weights(layout: Layout, frozen: Array) -> Array:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from controller.policies.allocations.allocation import Given
+from controller.policies.allocations.allocation import Entity, Given
 from controller.policies.allocations.presets import ALLOCATIONS
 from tests.unit.allocations.problems import answer, each, everyday, given
 from tests.unit.draws import draws
@@ -80,15 +80,30 @@ def _same(
 WITH_SOLVERS = {name: case for name, case in CASES.items() if case[2] and case[1] is not PAIRS}
 
 
-@pytest.mark.parametrize("workers", [10**10, 10**12, 10**15])
+@pytest.mark.parametrize("workers", [10**6, 10**10, 10**15, 10**19])
 @pytest.mark.parametrize("name", WITH_SOLVERS)
 def test_a_type_with_more_gpus_than_all_jobs_can_use(name: str, workers: int) -> None:
-    """Such as a cloud. Clarabel calls a problem with such a limit unbounded."""
+    """Such as a cloud, that some jobs cannot use. Clarabel calls a problem with such a limit unbounded, and
+    for those jobs an equal split is next to nothing."""
     policy, settings, solvers = WITH_SOLVERS[name]
-    for seed in range(4):
-        problem = everyday(seed, entities=2 if policy == "gavel-hierarchical" else 0)
-        loose = replace(problem, workers={**problem.workers, problem.types[0]: workers})
-        _same(policy, loose, settings, solvers, seed)
+    most, entities = (12, 2) if policy == "gavel-hierarchical" else (24, 0)
+    for seed in range(draws(3, 100)):
+        problem = everyday(seed, most_jobs=most, entities=entities)
+        loose = problem.types[seed % len(problem.types)]
+        _same(policy, replace(problem, workers={**problem.workers, loose: workers}), settings, solvers, seed)
+
+
+@pytest.mark.parametrize("workers", [10**7, 10**10, 10**13])
+@pytest.mark.parametrize("solver", LINEAR)
+def test_the_level_of_a_job_that_cannot_use_the_type_with_most_gpus(solver: str, workers: int) -> None:
+    """An equal split is next to nothing for it. It reaches three times the level of the other job, which has
+    2 on the GPU that both can use."""
+    fields = {0: {"entity": "e0"}, 1: {"entity": "e1"}}
+    entities = (Entity("e0", 1.0), Entity("e1", 3.0))
+    problem = given([[2, 1], [1, 0]], [1, workers], fields, entities=entities)
+    found = answer("gavel-hierarchical", problem, solver=solver)
+    assert found.objective == pytest.approx(8, rel=1e-5)
+    assert found.fractions[problem.jobs[1].id,]["t0"] == pytest.approx(6 / workers, rel=1e-5)
 
 
 @pytest.mark.parametrize("steps", [1e-3, 1e-7, 1e-12])
