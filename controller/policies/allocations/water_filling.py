@@ -7,7 +7,7 @@ import numpy as np
 
 from controller.model.solving import Cone, ProblemKind
 from controller.policies.allocations.allocation import Allocated, Entity, Given, Solve
-from controller.policies.allocations.checked import fit, fractions, raised, solved, valid
+from controller.policies.allocations.checked import LEAST, fit, fractions, raised, solved, valid
 from controller.policies.allocations.layout import Array, Layout
 from controller.policies.allocations.settings import GavelHierarchicalSettings
 from controller.policies.allocations.shares import equal_throughputs
@@ -84,10 +84,10 @@ class _Filling:
         self._add_levels(program, first, np.arange(len(weights)), together, rises)
         values = solved(asked(self._solve, self._settings, program), program.size)
         x, before = valid(layout, values[first:]), self._levels
-        levels = before + max(0.0, values[together]) * rises
-        x = raised(layout, x, self._parts, levels) if layout.exact else x
+        rises = rises * (values[together] if values[together] > (LEAST if layout.exact else 0.0) else 0.0)
+        x = raised(layout, x, self._parts, before + rises) if layout.exact else x
         # Never above what a valid X has: then the next problem has a solution.
-        self._levels = np.minimum(levels, self._reached(fit(layout, x)))
+        self._levels = np.minimum(before + rises, self._reached(fit(layout, x)))
         return x, bool((self._levels > before + (before + 1) * RISES).any())
 
     def cannot_rise(self, rising: Array) -> Array:

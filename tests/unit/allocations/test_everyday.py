@@ -104,6 +104,11 @@ def test_the_level_of_a_job_that_cannot_use_the_type_with_most_gpus(solver: str,
     found = answer("gavel-hierarchical", problem, solver=solver)
     assert found.objective == pytest.approx(8, rel=1e-5)
     assert found.fractions[problem.jobs[1].id,]["t0"] == pytest.approx(6 / workers, rel=1e-5)
+    # What is less than the solver's tolerance is none, however many equal splits it is.
+    entity = (Entity("e0", policy="fifo"),)
+    problem = replace(each(problem, gpus=1, entity="e0"), entities=entity)
+    found = answer("gavel-hierarchical", problem, solver=solver)
+    assert found.objective == pytest.approx(2, rel=1e-5)
 
 
 @pytest.mark.parametrize("steps", [1e-3, 1e-7, 1e-12])
