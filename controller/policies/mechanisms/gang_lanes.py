@@ -82,9 +82,6 @@ class GangLanes(Lanes):
         for gpu in taken:
             self._holders.setdefault(gpu, []).append(job_id)
 
-    def restore(self, job_id: JobId, before: Placement, after: Placement, undo: None) -> None:
-        self.change(job_id, after, before)
-
     def held(self, job: Job) -> Placement:
         return held(self._pool, job)
 

@@ -21,6 +21,7 @@ class Room(Protocol):
 
     def restore(self, job_id: JobId, before: Placement, after: Placement, undo: Any) -> None:
         """Take that change back, the last one first."""
+        self.change(job_id, after, before)
 
 
 def hold(room: Room, placements: dict[JobId, Placement], job_id: JobId, placement: Placement) -> Any:

@@ -10,12 +10,13 @@ from controller.model import GpuId, GpuSet, Job, JobId, Node, Placement
 from controller.policies.mechanisms.rounds.kinds import is_scattered, scattered, type_of_kind
 from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.row import is_guest
+from controller.policies.placement.draft import Room
 from controller.policies.placement.gangs import find, find_own, find_scattered, held, own_gpus, spreads
 from controller.policies.placement.pool import GpuPool
 from controller.policies.placement.refusal import nowhere, refusal
 
 
-class Pools:
+class Pools(Room):
     """Who holds what, in one pool for each type. Implements `Room` and `Held`."""
 
     def __init__(self, nodes: Mapping[str, Node], members: Mapping[JobId, Member]) -> None:
@@ -71,9 +72,6 @@ class Pools:
             self._pools[gpu_type].give(part)
         for gpu_type, part in self._by_type(taken):
             self._pools[gpu_type].take(part)
-
-    def restore(self, job_id: JobId, before: Placement, after: Placement, undo: None) -> None:
-        self.change(job_id, after, before)
 
     def held(self, job: Job) -> Placement:
         """What a job has as far as others are concerned."""
