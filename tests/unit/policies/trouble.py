@@ -352,6 +352,8 @@ class Trouble:
             case 1 if on:
                 phase = self.rng.choice([Phase.STUCK, Phase.UNKNOWN, Phase.RUNNING])
                 self.put(job_id, phase=phase, may_stop=phase is Phase.RUNNING, leaving=False, switching=False)
+                # What is promised to a job that does not leave any more is not shown.
+                self.put(job_id, promised=frozenset(), promised_size=0)
             case 2 if on:
                 self.put(job_id, may_stop=not job.may_stop)
             case 3 if not job.placement.allocation:
