@@ -23,7 +23,7 @@ from controller.policies.presets import PRESETS, WEIGHED, WEIGHED_BY_SERVER, gan
 from controller.policies.protocol import Policy
 from controller.policies.share_weights import DividedWeights
 from controller.policies.shares import ByShares, InFactorOrder, Rule
-from controller.policies.site import Guarded, Part, load_part
+from controller.policies.site import Guarded, Part, check_own, load_part
 
 if TYPE_CHECKING:
     from controller.settings.policies import PolicySettings
@@ -44,7 +44,8 @@ def make_policy(settings: PolicySettings) -> Policy:
     parts: list[Part] = []
     moves = [_move(name, settings, parts) for name in settings.moves]
     preset = PRESETS.get(settings.name)
-    policy = preset(settings.chosen, moves) if preset else _own_policy(settings.name, moves, parts)
+    policy = preset(settings.chosen, moves) if preset else _own_policy(settings, moves, parts)
+    check_own(settings.own, parts)
     if "grow" in settings.moves and not isinstance(policy, InOrder):
         raise SettingsError(
             f"policy.moves: {settings.name} computes shares for the sizes that jobs ask "
@@ -79,16 +80,16 @@ def priority_class(settings: PolicySettings) -> Callable[[str], int]:
 def _move(name: str, settings: PolicySettings, parts: list[Part]) -> Move:
     if name in MOVES:
         return MOVES[name](settings)
-    part = load_part(name)
+    part = load_part(name, settings.own)
     if not callable(getattr(part.made, "propose", None)):
         raise SettingsError(f"{name}: a move is a class with a method propose(snapshot, draft)")
     parts.append(part)
     return Checked(cast(Move, part.made), name)
 
 
-def _own_policy(name: str, moves: list[Move], parts: list[Part]) -> Policy:
+def _own_policy(settings: PolicySettings, moves: list[Move], parts: list[Part]) -> Policy:
     """An order becomes gangs in that order; a class with `plan` is a whole policy."""
-    part = load_part(name)
+    name, part = settings.name, load_part(settings.name, settings.own)
     parts.append(part)
     if isinstance(part.made, Order):
         return gangs(part.made, moves)

@@ -10,13 +10,17 @@ import json
 import stat
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
 
 from controller.errors import SettingsError
 from controller.model import Memory, Plan, Snapshot, value
 from controller.policies.protocol import Policy, PolicyError
+from controller.settings.base import first_wrong
 
 GROUP = "gandiva.policies"
 ALLOWED = f'a class of your own: "FILE.py:CLASS", or an entry point of the group {GROUP}'
@@ -30,11 +34,19 @@ class Part:
     name: str
     made: object
     file: Path
+    keys: tuple[str, ...] = ()
+    """Of its settings."""
 
 
 def is_site_part(name: str) -> bool:
     """Whether a name is that of a file and a class in it, or of an entry point."""
     return ".py:" in name or name in _entry_points()
+
+
+def beside(name: str, folder: Path) -> str:
+    """The name of a part as a settings file in this folder has it: its relative paths begin there."""
+    path, colon, class_name = name.rpartition(".py:")
+    return f"{folder / Path(path).expanduser()}.py:{class_name}" if colon else name
 
 
 def site_files(names: Iterable[str]) -> list[Path]:
@@ -71,9 +83,13 @@ def require_own(names: Iterable[str], uid: int) -> None:
             raise SettingsError(f"{file} is not loaded: {why[0]}; {why[1]}")
 
 
-def load_part(name: str) -> Part:
-    """An object of the class that a name stands for, made without arguments. Raises SettingsError naming
-    file, line and what is wrong."""
+def load_part(name: str, own: Mapping[str, Any] | None = None) -> Part:
+    """An object of the class that a name stands for. A class with `Settings`, a pydantic model, is made with
+    these; any other without arguments. Raises SettingsError naming file, line and what is wrong.
+
+    Args:
+        own: the settings of all own parts, by key. A part reads those that its class names.
+    """
     path_text, colon, class_name = name.rpartition(":")
     if colon:
         path = Path(path_text).expanduser().resolve()
@@ -81,13 +97,33 @@ def load_part(name: str) -> Part:
     else:
         found = _entry_point(name)
         path = Path(inspect.getsourcefile(found) or name).resolve()
+    model = getattr(found, "Settings", None)
+    keys = tuple(model.model_fields) if inspect.isclass(model) and issubclass(model, BaseModel) else ()
     try:
-        return Part(name, found(), path)
+        if model is None:
+            return Part(name, found(), path)
+        settings = model.model_validate(
+            {key: own[key] for key in keys if key in own} if own else {}, strict=True
+        )
+        return Part(name, found(settings), path, keys)
+    except ValidationError as error:
+        raise SettingsError(f"policy.own.{first_wrong(error)} (of {name})") from error
     except Exception as error:
         raise SettingsError(f"{where(error, [path])}: {_words(error)}") from error
 
 
-def _class_in(path: Path, class_name: str) -> type[object]:
+def check_own(own: Mapping[str, Any], parts: Sequence[Part]) -> None:
+    """Raises SettingsError where none of these parts reads a key. Without parts none is read, as the tables
+    of other policies are not."""
+    known = sorted({key for part in parts for key in part.keys})
+    for key in own if parts else ():
+        if key not in known:
+            raise SettingsError(
+                f"policy.own.{key}: no part in use has this setting; there are: {', '.join(known) or 'none'}"
+            )
+
+
+def _class_in(path: Path, class_name: str) -> type[Any]:
     module = _load(path)
     found = getattr(module, class_name, None)
     if inspect.isclass(found):
@@ -126,7 +162,7 @@ def _entry_points() -> set[str]:
     return {point.name for point in importlib.metadata.entry_points(group=GROUP)}
 
 
-def _entry_point(name: str) -> type[object]:
+def _entry_point(name: str) -> type[Any]:
     import importlib.metadata
 
     try:

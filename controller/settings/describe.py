@@ -87,7 +87,7 @@ _NAMED = {
     Url: "URL",
     UserName: "user name",
 }
-_PLAIN = {bool: "true or false", int: "whole number", float: "number", str: "string"}
+_PLAIN = {bool: "true or false", int: "whole number", float: "number", str: "string", Any: "value"}
 
 
 def type_text(hint: Any, field: FieldInfo | None = None) -> str:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from controller.errors import SettingsError
+from controller.policies.site import beside
 from controller.settings.base import parse_toml, wrong
 from controller.settings.schema import Settings
 
@@ -42,12 +43,29 @@ def settings_path(named: Path | None = None) -> Path:
 
 def load_settings(path: Path) -> Settings:
     """Read and check a settings file. Raises SettingsError with a message that names file, key and value."""
-    return parse_settings(read_text(path), str(path))
+    return check_values(read_values(path), str(path))
 
 
-def read_text(path: Path, named_with: str = f"--config or {ENVIRONMENT}") -> str:
-    """The text of a settings file, unchecked. Raises SettingsError. `named_with`: what another is named with,
-    for the message."""
+def read_values(path: Path, named_with: str = f"--config or {ENVIRONMENT}") -> dict[str, Any]:
+    """The values of a settings file, unchecked. Files of own parts are named from its folder on. Raises
+    SettingsError. `named_with`: what another file is named with, for the message."""
+    values = parse_toml(_read_text(path, named_with), lambda problem: SettingsError(f"{path}: {problem}"))
+    policy, folder = values.get("policy"), path.absolute().parent
+    if isinstance(policy, dict):
+        policy |= {key: _beside(policy[key], folder) for key in ("name", "moves", "parts") if key in policy}
+    return values
+
+
+def _beside(named: Any, folder: Path) -> Any:
+    """Names of parts, in whatever they are."""
+    if isinstance(named, dict):
+        return {key: _beside(name, folder) for key, name in named.items()}
+    if isinstance(named, list):
+        return [_beside(name, folder) for name in named]
+    return beside(named, folder) if isinstance(named, str) else named
+
+
+def _read_text(path: Path, named_with: str) -> str:
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)

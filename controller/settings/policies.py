@@ -20,7 +20,8 @@ from controller.settings.base import Section, setting, table
 def _known(names: Callable[[], Iterable[str]]) -> AfterValidator:
     def check(name: str) -> str:
         if name not in names() and not is_site_part(name):
-            raise ValueError("must be one of " + ", ".join(f'"{one}"' for one in names()) + f", or {ALLOWED}")
+            ours = ", ".join(f'"{one}"' for one in names())
+            raise ValueError(f"must be one of {ours}, or {ALLOWED}" if ours else f"must be {ALLOWED}")
         return name
 
     return AfterValidator(check)
@@ -28,9 +29,10 @@ def _known(names: Callable[[], Iterable[str]]) -> AfterValidator:
 
 PolicyName = Annotated[str, _known(lambda: policy_names())]
 MoveName = Annotated[str, _known(lambda: presets.MOVE_NAMES)]
+OwnPart = Annotated[str, _known(lambda: ())]
 
 
-_OF_ALL = ("name", "moves", "fair_share", "migration")
+_OF_ALL = ("name", "moves", "parts", "own", "fair_share", "migration")
 """Keys that are no preset's table."""
 
 
@@ -53,6 +55,15 @@ class PolicySettings(Section):
         "job needs (docs/grow-shrink.md); not with allocation policies. A site's own are named as the "
         "policy is.",
         max_length=16,
+    )
+    parts: dict[str, OwnPart] = setting(
+        {},
+        'Names for a site\'s own policies and moves: short-first = "mine.py:ShortFirst". They come before '
+        "Gandiva's own of the same name.",
+        max_length=100,
+    )
+    own: dict[str, Any] = setting(
+        {}, "Settings of a site's own parts in use, as their classes name them.", max_length=100
     )
     fair_share: bool = setting(
         False,
@@ -100,6 +111,10 @@ class PolicySettings(Section):
         if len(named) < len(values):
             twice = next(key for key in values if key not in named)
             raise ValueError(f'has the table "{twice}" twice, with dashes and with underscores')
+        if isinstance(parts := named.get("parts"), dict):
+            moves = named.get("moves")
+            named |= {"name": parts.get(name, name)} if isinstance(name := named.get("name"), str) else {}
+            named |= {"moves": [parts.get(m, m) for m in moves]} if isinstance(moves, list) else {}
         return named
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 from controller.errors import SettingsError
 from controller.policies.site import is_site_part
 from controller.settings.base import parse_toml
-from controller.settings.loading import check_values, read_text
+from controller.settings.loading import check_values, read_values
 from controller.settings.schema import Settings
 
 _PART = re.compile(r"""(?:[^,\[{"']|\[[^]]*\]|\{[^}]*\}|"[^"]*"|'[^']*'|[\[{"'])+""")
@@ -60,24 +60,20 @@ def configure(
     source = "command line"
     if path is not None:
         source = str(path)
-        text = read_text(path, "--settings")
-        values = parse_toml(text, lambda problem: SettingsError(f"{path}: {problem}"))
+        values = read_values(path, "--settings")
     table = values.setdefault("policy", {})
     if not isinstance(table, dict):
         raise SettingsError(f"{source}: policy: must be a table")
     if policy is not None:
         table["name"] = policy
     name = str(table.get("name", "gandiva"))
+    site_part = is_site_part(name) or name in (table.get("parts") or ())
     for change in changes:
         key, equals, text = change.partition("=")
         key = key.strip()
         if not equals or not key:
             raise SettingsError(f"--set {change}: must be KEY=VALUE, such as queue_limits=[3250.0]")
-        if "." not in key and is_site_part(name):
-            raise SettingsError(
-                f"--set {change}: {name} has no settings of its own; others are named TABLE.KEY"
-            )
-        parts = key.split(".") if "." in key else ["policy", name, key]
+        parts = key.split(".") if "." in key else ["policy", "own" if site_part else name, key]
         if parts == ["policy", "name"] and policy is not None:
             raise SettingsError(f"--set {change}: the policy is {policy} already")
         _set(values, parts, _value(text.strip()), change)

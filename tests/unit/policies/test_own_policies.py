@@ -23,6 +23,7 @@ from controller.policies.settings import MOVE_NAMES
 from controller.policies.site import GROUP
 from controller.settings.loading import parse_settings
 from controller.settings.policies import PolicySettings, policy_names
+from controller.simulation.configure import configure
 from tests.unit.loop.world import World, run
 from tests.unit.policies.ideal import GIB, Ideal, cluster, make_job
 from tests.unit.policies.test_pack import packable
@@ -70,8 +71,34 @@ def test_the_order_is_simulated_as_printed() -> None:
     assert float(fifo["late"]["start_seconds"]) > 9000
 
 
-def test_the_order_has_thirty_lines() -> None:
-    assert len(ORDER.splitlines()) <= 32
+def test_the_order_and_its_settings_have_forty_lines() -> None:
+    assert len(ORDER.splitlines()) <= 40
+
+
+@pytest.mark.usefixtures("site")
+def test_the_settings_of_the_order_count() -> None:
+    first = simulate("--policy", "./mine.py:ShortFirst", "--set", "last_accounts=[]")
+    # The class came before the late job, and now waits for the long one only.
+    assert float(first["class"]["start_seconds"]) == pytest.approx(3600, abs=60)
+    never = simulate("--policy", "./mine.py:ShortFirst", "--set", "short_gpu_hours=100")
+    assert float(never["late"]["start_seconds"]) > 9000
+
+
+def test_names_for_own_parts(site: Path) -> None:
+    (site / "settings").mkdir()
+    (site / "mine.py").rename(site / "settings/mine.py")
+    parts = '[policy.parts]\nshort = "mine.py:ShortFirst"\npack = "mine.py:OwnPairs"\n'
+    (site / "settings/gandiva.toml").write_text(f"{parts}[policy.own]\nlast_accounts = []\n")
+    options = ("--settings", "settings/gandiva.toml", "--policy", "short")
+    row = simulate(*options, "--set", "short_gpu_hours=100")["late"]
+    assert float(row["start_seconds"]) > 9000
+    changes = ['policy.moves=["pack"]', "short_gpu_hours=1"]
+    settings = configure(site / "settings/gandiva.toml", "short", changes).policy
+    own = {"last_accounts": [], "short_gpu_hours": 1}
+    assert settings.own == own and settings.moves == [f"{site}/settings/mine.py:OwnPairs"]
+    make_policy(settings)
+    with pytest.raises(SettingsError, match=r'policy.parts.x = "fifo": must be a class of your own'):
+        parse_settings('[policy.parts]\nx = "fifo"')
 
 
 def test_the_move_is_simulated_as_printed(site: Path) -> None:
@@ -150,6 +177,12 @@ def test_files_that_cannot_be_used(site: Path) -> None:
     assert refused("./none.py:A") == f"{site / 'none.py'}: there is no such Python file"
     classes = "its classes: OwnPairs, ShortFirst"
     assert refused("./mine.py:ShortFrist") == f"{mine}: no class 'ShortFrist' in it; {classes}"
+    own = refused("./mine.py:ShortFirst", own={"short_gpu_hours": "2"})
+    assert own.startswith("policy.own.short_gpu_hours: must be a valid number") and "ShortFirst" in own
+    own = refused("./mine.py:ShortFirst", own={"hours": 2})
+    known = "there are: last_accounts, short_gpu_hours"
+    assert own == f"policy.own.hours: no part in use has this setting; {known}"
+    make_policy(PolicySettings(name="fifo", own={"hours": 2}))
     both = "neither an Order nor a class with a method plan(snapshot, memory)"
     assert refused("./mine.py:OwnPairs") == f"./mine.py:OwnPairs: {both}"
     moves = "a move is a class with a method propose(snapshot, draft)"
@@ -186,7 +219,7 @@ def plan_fails(name: str, **settings: Any) -> str:
 @pytest.mark.parametrize(
     ("was", "becomes", "words"),
     [
-        ("job.account in LAST", "{}[job.account]", "mine.py: line 18: KeyError: ''"),
+        ("job.account in self.last", "{}[job.account]", "mine.py: line 25: KeyError: ''"),
         ("return (True,)", "return (False,)", "mine.py: ValueError: the time of job 1 has come (until), and"),
         (
             "return (True,)",
@@ -194,7 +227,7 @@ def plan_fails(name: str, **settings: Any) -> str:
             "mine.py: TypeError: Object of type set is not JSON",
         ),
         ("return (True,)", "return (math.inf,)", "mine.py: ValueError: Out of range float values"),
-        ("return (job.account in LAST,", "return 5 or (", "mine.py: TypeError: "),
+        ("return (job.account in self.last,", "return 5 or (", "mine.py: TypeError: "),
     ],
 )
 def test_an_order_that_fails_is_named_with_its_line(site: Path, was: str, becomes: str, words: str) -> None:
@@ -243,12 +276,12 @@ def test_jobs_stay_as_they_are_while_the_policy_fails_and_it_begins_anew_when_me
         controller = world.start()
         await asyncio.sleep(30)
         assert world.running() == {first}
-        (site / "mine.py").write_text(ORDER.replace("return (job.account in LAST", "1 / 0; return (1"))
+        (site / "mine.py").write_text(ORDER.replace("return (job.account in self.last", "1 / 0; return (1"))
         controller.use_settings(settings, make_policy(settings.policy))
         world.submit(2)
         await asyncio.sleep(30)
         assert world.running() == {first}
-        sentence = f"{site / 'mine.py'}: line 18: ZeroDivisionError: division by zero; jobs stay as they are"
+        sentence = f"{site / 'mine.py'}: line 25: ZeroDivisionError: division by zero; jobs stay as they are"
         assert f"policy ./mine.py:ShortFirst: {sentence}" in caplog.text
         (site / "mine.py").write_text(ORDER)
         controller.use_settings(settings, make_policy(settings.policy))
