@@ -6,7 +6,7 @@
 
 The references are not part of this repository: --refs or GANDIVA_REFS names their folder (default:
 shared/refs beside the repository). Each row is a simulation with the settings of gavel.toml. Its outcome is
-added to the file `--rows`, and a row that is in there is not run again. It needs ECOS, an extra of its own.
+added to the file `--rows`, and a row that is in there is not run again. It needs ECOS.
 Exit status 1 when a row that was solved by the reference's own solver is not equal for all jobs.
 """
 

@@ -4,7 +4,7 @@
     python benchmarks/fidelity/optima.py [--refs DIR] [--only REGEX] [--write docs/fidelity.md]
 
 The runs are rows of gavel.py with Clarabel, the default. Each allocation that a run computes is computed
-again with ECOS, an extra of its own, and with HiGHS where the problem is linear. The run uses Clarabel's.
+again with ECOS and with HiGHS where the problem is linear. The run uses Clarabel's.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.fidelity.gavel import Row, rows  # noqa: E402
+from benchmarks.fidelity.gavel_ways import allocations  # noqa: E402
+from benchmarks.fidelity.gavel_ways.allocations import WAYS  # noqa: E402
+from benchmarks.fidelity.gavel_ways.settings import WaySettings  # noqa: E402
+from benchmarks.fidelity.gavel_ways.solvers import solver  # noqa: E402
 from benchmarks.pages import put_table  # noqa: E402
 from benchmarks.peers.measure import REFERENCES  # noqa: E402
 from controller.model.solving import ProblemKind  # noqa: E402
-from controller.policies.allocations import given_data, worker  # noqa: E402
-from controller.policies.allocations.allocation import Fractions  # noqa: E402
+from controller.policies.allocations.allocation import Allocated, Fractions, Given  # noqa: E402
 from controller.policies.allocations.check import GOOD  # noqa: E402
-from controller.policies.allocations.presets import ALLOCATIONS  # noqa: E402
-from controller.policies.allocations.settings import SETTINGS  # noqa: E402
 from controller.solver.problem_data import Found  # noqa: E402
-from controller.solver.solve import find  # noqa: E402
 
 BEGIN, END = "<!-- table: fidelity/optima.py -->", "<!-- end of the table of optima -->"
 CASES = (
@@ -99,18 +99,18 @@ def difference(one: Fractions, other: Fractions) -> float:
     )
 
 
-def solved(data: Mapping[str, Any], solver: str) -> Solved:
-    """The allocation of this problem, by this solver."""
-    settings = SETTINGS[data["allocation"]].model_validate({**data["settings"], "solver": solver})
+def solved(way: str, settings: WaySettings, given: Given, name: str) -> Solved:
+    """This allocation, by this solver."""
     statuses, costs = list[bool](), list[bool]()
 
     def watched(kind: ProblemKind, stated: Mapping[str, Any]) -> Found:
-        found = find(kind, stated)
+        found = solve(kind, stated)
         statuses.append(found[0] in GOOD)
         costs.append(bool(stated["cost"].any()))
         return found
 
-    allocated = ALLOCATIONS[data["allocation"]](settings).allocate(given_data.load(data["given"]), watched)
+    solve = solver(name)
+    allocated = WAYS[way](settings).allocate(given, watched)
     return Solved(allocated.objective, allocated.fractions, statuses, any(costs) or not costs)
 
 
@@ -119,15 +119,15 @@ def beside(row: Row) -> list[Beside]:
     case, policy, _ = row.key
     solvers = [solver for solver in OTHERS if solver != "highs" or "finish_time" not in policy]
     found = {solver: Beside(case, policy, solver) for solver in solvers}
-    run = worker.solve
+    run = allocations.allocate
 
-    def watched(data: Mapping[str, Any]) -> Found:
-        ours = solved(data, "clarabel")
-        for solver, line in found.items():
-            line.add(ours, solved(data, solver))
-        return run(data)
+    def watched(way: str, settings: WaySettings, given: Given) -> Allocated:
+        ours = solved(way, settings, given, "clarabel")
+        for name, line in found.items():
+            line.add(ours, solved(way, settings, given, name))
+        return run(way, settings, given)
 
-    with mock.patch.object(worker, "solve", watched):
+    with mock.patch.object(allocations, "allocate", watched):
         row.run()
     return list(found.values())
 
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table there")
     args = parser.parse_args(arguments)
     if find_spec("ecos") is None:
-        print("ECOS is not installed; it is the extra `ecos`")
+        print("ECOS is not installed: pip install ecos==2.0.14")
         return 2
     found = list[Beside]()
     for row in chosen(args.refs, args.only):

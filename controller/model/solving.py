@@ -15,7 +15,7 @@ from controller.model.value import value
 
 
 class ProblemKind(str, enum.Enum):
-    """Which solver a problem is for. The first four take the data that `solver.program.Program` makes."""
+    """Which solver a problem is for. The first three take the data that `solver.program.Program` makes."""
 
     LINEAR = "linear"
     """HiGHS. Cones: `zero` and `nonnegative`."""
@@ -23,12 +23,6 @@ class ProblemKind(str, enum.Enum):
     """The simplex method of HiGHS: its optimum is a corner. Cones: as LINEAR."""
     CONIC = "conic"
     """Clarabel. Its optimum is central among equal ones. Cones: all of `Cone`."""
-    ECOS = "ecos"
-    """ECOS, for comparisons. Cones: all but `exponential`."""
-    QUEUES = "queues"
-    """Jobs in the queues of machines, by the Hungarian method of SciPy, for comparisons: `seconds` of each
-    job on each machine and the `delays` that each job has already. The k-th job from the end of a queue
-    counts k times. The values are machine + (k - 1) * machines, by job; `variables` is their number."""
     ALLOCATION = "allocation"
     """A whole allocation, stated and solved where the solver is. Its data has the number of its values as
     `variables`, and is not that of a `Program`."""
@@ -53,7 +47,7 @@ class Problem:
 
     kind: ProblemKind
     data: Mapping[str, Any]
-    """JSON: what `solver.program.Program.arrays` makes, as lists, but for QUEUES and ALLOCATION."""
+    """JSON: what `solver.program.Program.arrays` makes, as lists, but for ALLOCATION."""
     deadline_seconds: float = 30.0
     """What solving may take; then it counts as failed."""
     subject: Any = None

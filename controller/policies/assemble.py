@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, cast
 from controller.errors import SettingsError
 from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.mechanisms.rounds.policy import Rounds
-from controller.policies.mechanisms.rounds.reference_rounds import ReferenceRounds
 from controller.policies.moves.balance import Balance
 from controller.policies.moves.checked import Checked
 from controller.policies.moves.defragment import Defragment
@@ -54,11 +53,6 @@ def make_policy(settings: PolicySettings) -> Policy:
     if preset and "pack" in settings.moves and pairs_jobs(settings.chosen):
         raise SettingsError(f"policy.moves: {settings.name} pairs jobs itself (space_sharing), without pack")
     if settings.reads_shares:
-        if isinstance(policy, ReferenceRounds):
-            raise SettingsError(
-                f"policy.fair_share: {settings.name} with rounds = reference goes as Gavel's simulator, "
-                "which knows no shares; use rounds = exact"
-            )
         policy = ByShares(policy, _rule(settings.name, policy))
     return Guarded(policy, [part.file for part in parts])
 

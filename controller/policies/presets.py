@@ -8,17 +8,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from controller.policies.allocations.as_problem import AsProblem
-from controller.policies.allocations.settings import (
-    SETTINGS,
-    AllocationSettings,
-    GavelGandivaSettings,
-    SharingSettings,
-)
+from controller.policies.allocations.settings import SETTINGS, GavelGandivaSettings, SharingSettings
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.mechanisms.rounds.given import Terms
 from controller.policies.mechanisms.rounds.policy import Rounds
-from controller.policies.mechanisms.rounds.reference_rounds import ReferenceRounds
 from controller.policies.mechanisms.rounds.settings import (
     GavelCostSettings,
     GavelCostSloSettings,
@@ -119,27 +113,7 @@ def pairs_jobs(settings: Any) -> bool:
 def _rounds(name: str, settings: Any, moves: Moves, terms: Terms) -> Policy:
     """The allocation of this name in rounds."""
     stated = AsProblem(name, settings)
-    pairs = pairs_jobs(settings)
-    if settings.rounds == "exact":
-        return Rounds(stated, settings, name=name, moves=moves, terms=terms, pairs=pairs)
-    # NumPy takes a moment to load, and most policies need none of it.
-    from controller.policies.allocations.finish_time import FinishTime
-    from controller.policies.allocations.greedy import FirstComeReference
-    from controller.policies.allocations.presets import ALLOCATIONS
-
-    aware = isinstance(settings, AllocationSettings) and settings.throughputs == "aware"
-    allocation = ALLOCATIONS[name](settings)
-    isolated = allocation.isolated_rates if isinstance(allocation, FinishTime) else None
-    return ReferenceRounds(
-        stated,
-        settings,
-        name=name,
-        moves=moves,
-        shuffled=not aware and not pairs,
-        isolated_rates=isolated,
-        pairs=pairs,
-        only_allocated=isinstance(allocation, FirstComeReference),
-    )
+    return Rounds(stated, settings, name=name, moves=moves, terms=terms, pairs=pairs_jobs(settings))
 
 
 WEIGHED_BY_SERVER = frozenset({"gandiva"})

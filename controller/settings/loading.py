@@ -50,10 +50,19 @@ def read_values(path: Path, named_with: str = f"--config or {ENVIRONMENT}") -> d
     """The values of a settings file, unchecked. Files of own parts are named from its folder on. Raises
     SettingsError. `named_with`: what another file is named with, for the message."""
     values = parse_toml(_read_text(path, named_with), lambda problem: SettingsError(f"{path}: {problem}"))
-    policy, folder = values.get("policy"), path.absolute().parent
-    if isinstance(policy, dict):
-        policy |= {key: _beside(policy[key], folder) for key in ("name", "moves", "parts") if key in policy}
+    folder = path.absolute().parent
+    for table, key in (
+        ("policy", "name"),
+        ("policy", "moves"),
+        ("policy", "parts"),
+        ("simulation", "progress"),
+    ):
+        if isinstance(named := values.get(table), dict) and key in named:
+            named[key] = _beside(named[key], folder)
     return values
+
+
+_NAMES_PARTS = (("policy", "name"), ("policy", "moves"), ("policy", "parts"), ("simulation", "progress"))
 
 
 def _beside(named: Any, folder: Path) -> Any:

@@ -30,6 +30,7 @@ def _known(names: Callable[[], Iterable[str]]) -> AfterValidator:
 PolicyName = Annotated[str, _known(lambda: policy_names())]
 MoveName = Annotated[str, _known(lambda: presets.MOVE_NAMES)]
 OwnPart = Annotated[str, _known(lambda: ())]
+MaybeOwnPart = Annotated[str, _known(lambda: ("",))]
 
 
 _OF_ALL = ("name", "moves", "parts", "own", "fair_share", "migration")
@@ -119,12 +120,8 @@ class PolicySettings(Section):
 
     @property
     def reads_shares(self) -> bool:
-        """Whether the policy looks at `Snapshot.shares`. Water filling is over Slurm's associations, but for
-        the entities of comparisons."""
-        chosen = self.chosen
-        return self.fair_share or (
-            isinstance(chosen, rounds.GavelHierarchicalSettings) and chosen.rounds == "exact"
-        )
+        """Whether the policy looks at `Snapshot.shares`. Water filling is over Slurm's associations."""
+        return self.fair_share or self.name == "gavel-hierarchical"
 
     @property
     def reads_rates(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from controller.settings.base import ByteSize, Section, setting
+from controller.settings.policies import MaybeOwnPart
 
 ShareName = Annotated[str, StringConstraints(pattern=r"^[^/\s|]+(/[^/\s|]+)?$")]
 
@@ -26,18 +27,10 @@ class SimulationSettings(Section):
         "Least time between two moments at which who runs is decided; jobs that come and GPUs that become "
         "free in between wait for the next. Needs round_seconds.",
     )
-    lease_seconds: Annotated[float, Field(ge=0, le=86400)] = setting(
-        0.0,
-        "Jobs work by leases, as in Gavel's simulator: each does the whole steps that fit into this time, "
-        "and all leases are renewed when the longest ends. A job that is done before keeps its GPUs until "
-        "then. 0: jobs work on while they have GPUs. Needs --throughputs.",
-    )
-    lease_failures: int = setting(
-        0,
-        "As in Gavel's simulator, the lease of a gang that has fewer steps left than GPUs fails, and the job "
-        "is dropped when so many leases in a row failed. 0: no lease fails.",
-        ge=0,
-        le=1000,
+    progress: MaybeOwnPart = setting(
+        "",
+        "A class of a site's own that says how jobs get on with their work and when they end "
+        "(controller/slurm/progress.py). Empty: with the time that they have GPUs.",
     )
     measure_rates: bool = setting(
         True,
@@ -102,6 +95,6 @@ class SimulationSettings(Section):
                 f"reset_floor_seconds is {self.reset_floor_seconds:g} but round_seconds is 0: "
                 "give the length of the rounds at whose boundaries is decided"
             )
-        if self.lease_seconds and self.round_seconds:
-            raise ValueError("lease_seconds and round_seconds are two kinds of rounds: one of them must be 0")
+        if self.progress and self.round_seconds:
+            raise ValueError("progress and round_seconds both say when jobs end: leave one of them out")
         return self

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from controller.errors import SettingsError
 from controller.journal.memory import MemoryJournal
@@ -26,6 +27,7 @@ from controller.policies.allocations.settings import unknown_types
 from controller.policies.allocations.worker import answers
 from controller.policies.assemble import make_policy
 from controller.policies.protocol import Policy, PolicyError
+from controller.policies.site import load_part
 from controller.settings.schema import Settings
 from controller.simulation.cluster_spec import ClusterSpec
 from controller.simulation.collecting import seldom_collected
@@ -40,6 +42,7 @@ from controller.simulation.virtual_time import (
     run_virtual,
 )
 from controller.simulation.workload import SimulationError, Workload
+from controller.slurm.progress import Progress
 from controller.slurm.simulated import SimulatedCluster, SlurmCosts
 from controller.slurm.simulated_job import SimulatedJob
 from controller.solver import ImmediateSolver
@@ -141,8 +144,7 @@ class Simulation:
             SlurmCosts(costs.rpc_seconds, costs.start_seconds, costs.requeue_seconds),
             keep_ended=False,
             end_quantum_seconds=costs.round_seconds,
-            lease_seconds=costs.lease_seconds,
-            lease_failures=costs.lease_failures,
+            progress=cast(Progress, load_part(costs.progress).made) if costs.progress else None,
             deltas=True,
             tells_durations=True,
             tree=share_tree(costs.shares),

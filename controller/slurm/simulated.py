@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from controller.errors import ClusterRefused, UnknownJob
 from controller.model import GpuSet, JobId, Share, by_node, value
 from controller.slurm.gres import bound_gres
-from controller.slurm.leases import Leases
 from controller.slurm.port import ON_NODES, OVER, ClusterView, JobState, SlurmJob, SlurmNode
+from controller.slurm.progress import Progress
 from controller.slurm.simulated_job import SimulatedJob, request_text
 from controller.slurm.simulated_node import idle_node, in_one_partition, make_nodes
 
@@ -64,10 +64,8 @@ class SimulatedCluster:
     """How fast a job goes on its GPUs, beside these jobs. 1: the speed that its work is measured in."""
     end_quantum_seconds: float = 0.0
     """Jobs end, and are off their GPUs, only at multiples of this time. 0: when their work is done."""
-    lease_seconds: float = 0.0
-    """Jobs work by leases of so many seconds (`Leases`). 0: they work on while they may."""
-    lease_failures: int = 0
-    """A job is dropped when so many leases in a row failed. 0: none fails."""
+    progress: Progress | None = None
+    """What ends jobs. None: they end when their work is done."""
     deltas: bool = False
     """Answer with what changed since the answer before, where there was one."""
     tells_durations: bool = False
@@ -85,7 +83,8 @@ class SimulatedCluster:
         self.reserved: dict[JobId, GpuSet] = {}
         """GPUs that ordinary jobs do not get, by the job that they are kept for."""
         self._next_id = 1
-        self._leases = Leases(self.lease_seconds, self.lease_failures, self.clock, self._end)
+        if self.progress is not None:
+            self.progress.attach(self.clock, self._end)
 
     def submit(self, request: str, work_seconds: float, user: str = "alice", **changes: Any) -> JobId:
         """`sbatch --gandiva`: held, with its request."""
@@ -233,14 +232,15 @@ class SimulatedCluster:
     def _work(self, job: SimulatedJob, company: Sequence[SimulatedJob]) -> None:
         now = self.clock()
         job.stop_work(now)
-        self._leases.stop(job)
+        if self.progress is not None:
+            self.progress.stop(job)
         if self._works(job):
             beside = [other for other in company if self._works(other)]
             end = job.begin_work(now, self.rate(job, beside))
             if end == math.inf:
                 return
-            if self.lease_seconds:
-                self._leases.begin(job, now)
+            if self.progress is not None:
+                self.progress.begin(job, now)
                 return
             if self.end_quantum_seconds:
                 end = math.ceil(end / self.end_quantum_seconds - 1e-9) * self.end_quantum_seconds

@@ -71,8 +71,8 @@ class SimulatedJob:
     working_since: float | None = None
     memory_per_node_bytes: int = 0
     end_timer: asyncio.TimerHandle | None = None
-    lease_seconds: float = math.inf
-    """Of work at rate 1: what it may do until it gets another lease."""
+    allowed_seconds: float = math.inf
+    """Of work at rate 1: what it may do until `Progress` allows more."""
 
     def stop_work(self, now: float) -> None:
         """Account for the work done until now; it makes no progress from now on."""
@@ -80,7 +80,7 @@ class SimulatedJob:
             worked = now - self.working_since
             overhead = min(worked, self.overhead_seconds)
             self.overhead_seconds -= overhead
-            self.done_seconds += min((worked - overhead) * self.rate, self.lease_seconds)
+            self.done_seconds += min((worked - overhead) * self.rate, self.allowed_seconds)
             self.working_since = None
         if self.end_timer is not None:
             self.end_timer.cancel()
@@ -97,7 +97,7 @@ class SimulatedJob:
         if self.working_since is None:
             return self.done_seconds
         worked = max(0.0, now - self.working_since - self.overhead_seconds)
-        return self.done_seconds + min(worked * self.rate, self.lease_seconds)
+        return self.done_seconds + min(worked * self.rate, self.allowed_seconds)
 
     def view(self, *, tells_duration: bool) -> SlurmJob:
         """As the port says it. `tells_duration`: with the time that it needs."""

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Solves problems with HiGHS, Clarabel, ECOS and SciPy. Runs in the worker process, or at once on virtual
-time."""
+"""Solves problems with HiGHS and Clarabel. Runs in the worker process, or at once on virtual time."""
 
 from __future__ import annotations
 
@@ -11,10 +10,8 @@ from typing import Any, TypeAlias
 
 from controller.model.solving import ProblemKind, SolutionStatus
 from controller.solver.conic import solve_conic
-from controller.solver.ecos import solve_ecos
 from controller.solver.linear import solve_linear, solve_vertex
 from controller.solver.problem_data import Found
-from controller.solver.queues import solve_queues
 
 Solve: TypeAlias = Callable[[Mapping[str, Any]], Found]
 """From the data of a problem."""
@@ -60,8 +57,6 @@ _SOLVERS: Mapping[ProblemKind, Solve] = {
     ProblemKind.LINEAR: solve_linear,
     ProblemKind.VERTEX: solve_vertex,
     ProblemKind.CONIC: solve_conic,
-    ProblemKind.ECOS: solve_ecos,
-    ProblemKind.QUEUES: solve_queues,
 }
 _INSTEAD: Mapping[ProblemKind, Sequence[ProblemKind]] = {
     ProblemKind.LINEAR: (ProblemKind.CONIC, ProblemKind.VERTEX),

@@ -57,12 +57,9 @@ class AsProblem:
 
     def _limits(self, given: Given) -> tuple[list[int], list[Any], bool]:
         """The GPUs of each job and pair; by type with GPUs of its own: its name, its GPUs, and the numbers of
-        the types that draw on them; whether some job can run. Gavel's code may give more GPUs than there are,
-        and none to all jobs: with its formulation there are no types, and no job need run."""
+        the types that draw on them; whether some job can run."""
         sizes = {job.id: job.gpus for job in given.jobs}
         of_keys = [*sizes.values(), *(sizes.get(pair.jobs[0], 1) for pair in given.pairs)]
-        if self._settings.get("formulation") == "reference":
-            return of_keys, [], False
         bases = [given.draws_on.get(name, name) for name in given.types]
         workers = {name: given.workers.get(base, 0) for name, base in zip(given.types, bases, strict=True)}
         pools = [

@@ -28,16 +28,14 @@ def solved(found: Found, count: int) -> Array:
 
 def valid(layout: Layout, answer: Array) -> Array:
     """X, made exactly valid where the answer is valid but for rounding. Raises AllocationError where it is
-    not. What reproduces Gavel's code (`layout.exact` is false) is only cut to 0…1, as there."""
+    not."""
     if answer.min(initial=0.0) < -TOLERANCE:
         raise AllocationError(f"the solver answered a fraction of {answer.min():g}")
     if answer.max(initial=0.0) > 1 + TOLERANCE:
         raise AllocationError(f"the solver gave a fraction of {answer.max():g}")
     x = np.clip(answer, 0.0, 1.0)
-    if layout.exact:
-        x[x < LEAST] = 0.0
-    fitted = fit(layout, x)
-    return fitted if layout.exact else x
+    x[x < LEAST] = 0.0
+    return fit(layout, x)
 
 
 def fit(layout: Layout, x: Array) -> Array:

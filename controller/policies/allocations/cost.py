@@ -32,25 +32,19 @@ class Cost:
     transformation of Charnes and Cooper). Where the deadlines cannot all be kept, one before that asks how
     much of each can: the throughput that they need falls short by as little as possible, summed over the
     jobs, each relative to what it needs.
-
-    `formulation = reference` maximises the sum of throughput / price, and without any deadline where they
-    cannot all be kept.
     """
 
     def __init__(self, settings: GavelCostSettings, slo: bool) -> None:
         self._settings, self._slo = settings, slo
-        self._exact = settings.formulation == "exact"
 
     def allocate(self, given: Given, solve: Solve) -> Allocated:
-        layout = seen(given, self._settings, exact=self._exact, pairs=self._settings.space_sharing)
+        layout = seen(given, self._settings, pairs=self._settings.space_sharing)
         for name in layout.physical:
             if layout.workers(name) and not given.prices.get(name, 0.0) > 0:
                 raise AllocationError(f"prices.{name}: a price above 0 is needed")
         if not layout.jobs:
             return none_can_run(given)
-        priced = _Priced(layout, self._settings, solve)
-        needs = self._needs(layout)
-        return priced.best_ratio(needs) if self._exact else priced.largest_sum(needs)
+        return _Priced(layout, self._settings, solve).best_ratio(self._needs(layout))
 
     def _needs(self, layout: Layout) -> Array:
         """The throughput that each job needs to end in time; 0 for one that has no deadline ahead."""
@@ -72,17 +66,6 @@ class _Priced:
         """By column: of one GPU."""
         self._prices = self._price * layout.gpus
         self._gains = gains(layout, units(layout, settings.normalised))
-
-    def largest_sum(self, needs: Array) -> Allocated:
-        """Of throughput / price, as Gavel's code has it."""
-        per_price, status = self._gains / self._price, "optimal"
-        found = self._most(self._layout, per_price, needs)
-        if found[0] is SolutionStatus.INFEASIBLE and needs.any():
-            found, status = self._most(self._layout, per_price, np.zeros_like(needs)), "without deadlines"
-        x = valid(self._layout, solved(found, self._layout.size))
-        return Allocated(
-            fractions=fractions(self._layout, x), objective=float((x * per_price).sum()), status=status
-        )
 
     def best_ratio(self, needs: Array) -> Allocated:
         """Of throughput to price; of the answers that have it, that with the most throughput."""

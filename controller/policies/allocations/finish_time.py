@@ -3,19 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 
 import numpy as np
 
-from controller.model import JobId
 from controller.model.solving import Cone, SolutionStatus
 from controller.policies.allocations.allocation import Allocated, AllocationError, Given, Solve
-from controller.policies.allocations.check import GOOD
 from controller.policies.allocations.checked import fractions, raised, solved, valid
-from controller.policies.allocations.layout import Array, Layout, single
+from controller.policies.allocations.layout import Array, Layout
 from controller.policies.allocations.settings import GavelFtfSettings
-from controller.policies.allocations.shares import fixed, isolated, isolated_rates, isolated_throughputs
+from controller.policies.allocations.shares import fixed, isolated, isolated_throughputs
 from controller.policies.allocations.solving import asked, none_can_run, seen
 from controller.policies.allocations.together import LEAST_PART, together
 from controller.solver.program import Program
@@ -33,28 +30,23 @@ class FinishTime:
 
     def __init__(self, settings: GavelFtfSettings) -> None:
         self._settings = settings
-        self._exact = settings.formulation == "exact"
 
     def allocate(self, given: Given, solve: Solve) -> Allocated:
-        layout = self._layout(given)
+        settings = self._settings
+        layout = seen(given, settings, pairs=settings.space_sharing, agnostic_type=settings.agnostic_type)
         if not layout.jobs:
             return none_can_run(given)
         ratios = self._ratios(layout)
         if not ratios.part.any():
             return fixed(layout, isolated(layout), "no job has steps left")
         jobs, program = np.arange(len(layout.jobs)), Program()
-        # Numbers of an exact problem are of similar size: relative to the least ratio and the best speeds.
-        about, unit = ratios.scale() if self._exact else (1.0, np.ones(len(jobs)))
-        if not self._exact and len(jobs) == 1:
-            # Gavel's code has no variable for the largest ratio where there is one job.
-            inverse = program.variables(1, ratios.part).start
-            first = program.variables(layout.size).start
-        else:
-            largest = program.variables(1, 1.0).start
-            first = program.variables(layout.size).start
-            inverse = program.variables(len(jobs)).start
-            ratio = (jobs, largest, -1.0), (jobs, inverse + jobs, ratios.part / about / unit)
-            program.block(Cone.NONNEGATIVE, -ratios.done / about, *ratio)
+        # Numbers are of similar size: relative to the least ratio and the best speeds.
+        about, unit = ratios.scale()
+        largest = program.variables(1, 1.0).start
+        first = program.variables(layout.size).start
+        inverse = program.variables(len(jobs)).start
+        ratio = (jobs, largest, -1.0), (jobs, inverse + jobs, ratios.part / about / unit)
+        program.block(Cone.NONNEGATIVE, -ratios.done / about, *ratio)
         layout.add_validity(program, first)
         # inverse * speed / unit >= 1
         of_job, variables = 3 * layout.job, first + layout.column
@@ -69,10 +61,8 @@ class FinishTime:
             rows_each=3,
         )
         found = asked(solve, self._settings, program)
-        if found[0] not in GOOD and not self._exact:
-            return fixed(layout, isolated(layout), "isolated")
         status, x = found[0].value, None
-        if found[0] is SolutionStatus.OPTIMAL or not self._exact:
+        if found[0] is SolutionStatus.OPTIMAL:
             values = solved(found, program.size)
             x = self._taken(ratios, values[0] * about, values[first : first + layout.size])
         if x is None:
@@ -81,9 +71,7 @@ class FinishTime:
         return Allocated(fractions=fractions(layout, x), objective=objective, status=status)
 
     def _taken(self, ratios: _Ratios, largest: float, answer: Array) -> Array | None:
-        """The X of an answer. None where an exact one is not as good as it says."""
-        if not self._exact:
-            return valid(ratios.layout, answer)
+        """The X of an answer. None where it is not as good as it says."""
         with suppress(AllocationError):
             x = raised(ratios.layout, valid(ratios.layout, answer), ratios.speeds, ratios.needs(largest))
             close = ratios.close(
@@ -115,25 +103,8 @@ class FinishTime:
                 low, below, above = ratio, found[1], (1 + above) / 2
         return x, status
 
-    def isolated_rates(self, given: Given) -> Mapping[JobId, float]:
-        """Steps per second of each job on its own part of the cluster, as this allocation sees them; 0 for
-        one that can run nowhere. Raises AllocationError."""
-        return isolated_rates(self._layout(given))
-
-    def _layout(self, given: Given) -> Layout:
-        return seen(
-            given,
-            self._settings,
-            exact=self._exact,
-            pairs=self._settings.space_sharing,
-            agnostic_type=self._settings.agnostic_type,
-        )
-
     def _ratios(self, layout: Layout) -> _Ratios:
         speeds, rate = layout.rate, isolated_throughputs(layout)
-        if self._settings.space_sharing and not self._exact:
-            # Gavel's code rounds them, and counts the weights twice.
-            speeds = single(single(layout.rate) / layout.of_jobs("weight")[layout.job])
         so_far, left = layout.of_jobs("seconds_so_far"), layout.of_jobs("steps_left")
         known, steps_done = layout.of_jobs("isolated_seconds"), layout.of_jobs("steps_done")
         alone = np.where(np.isnan(steps_done), so_far, steps_done / rate)

@@ -26,17 +26,15 @@ class Layout:
     """The columns of X: each a single job or a pair on one GPU type.
 
     Columns go by type, in the order of the names; within a type single jobs come first, by id, then pairs.
-    The order of the input makes no difference, so equal problems have the same optimum.
+    The order of the input makes no difference, so equal problems have the same optimum. There are no columns
+    for what can never run: a type where a job has no throughput or that has fewer GPUs than its gang, and
+    pairs that are no better than taking turns.
     """
 
-    def __init__(
-        self, given: Given, *, pairs: bool = False, exact: bool = True, alike: Alike | None = None
-    ) -> None:
+    def __init__(self, given: Given, *, pairs: bool = False, alike: Alike | None = None) -> None:
         """
         Args:
             pairs: pairs have columns too.
-            exact: no columns for what can never run: a type where a job has no throughput or that has fewer
-                GPUs than its gang, and pairs that are no better than taking turns.
             alike: where it is given, it takes the place of the throughputs.
 
         Raises:
@@ -44,7 +42,6 @@ class Layout:
         """
         check(given)
         self.given = given
-        self.exact = exact
         self.types = tuple(sorted(given.types))
         self.physical = tuple(name for name in self.types if name not in given.draws_on)
         """Types that have GPUs of their own."""
@@ -57,12 +54,9 @@ class Layout:
         rates = np.array(rows, float).reshape(-1, len(self.types))
         if alike is not None:
             everywhere = np.array([alike(job) for job in jobs], float).reshape(-1, 1)
-            rates = (
-                np.where(rates > 0, everywhere, 0.0) if exact else np.repeat(everywhere, len(self.types), 1)
-            )
-        if exact:
-            sizes = np.array([job.gpus for job in jobs], float).reshape(-1, 1)
-            rates = np.where(sizes <= self.limits[self.base], rates, 0.0)
+            rates = np.where(rates > 0, everywhere, 0.0)
+        sizes = np.array([job.gpus for job in jobs], float).reshape(-1, 1)
+        rates = np.where(sizes <= self.limits[self.base], rates, 0.0)
         can = np.flatnonzero(rates.any(axis=1))
         self.jobs = [jobs[number] for number in can.tolist()]
         """Those that can run somewhere."""
@@ -72,11 +66,11 @@ class Layout:
         self.keys: list[Jobs] = [(job.id,) for job in self.jobs]
         self.sizes = self.of_jobs("gpus")
         """GPUs of each key."""
-        usable = self.rates > 0 if exact else np.ones_like(self.rates, bool)
+        usable = self.rates > 0
         members, shared = np.zeros((0, 2), int), np.zeros((0, len(self.types), 2))
         if pairs:
             members, shared = self._pairs()
-            usable = np.concatenate([usable, (shared > 0).all(axis=2) | (not exact)])
+            usable = np.concatenate([usable, (shared > 0).all(axis=2)])
             self.keys += [(self.jobs[one].id, self.jobs[other].id) for one, other in members.tolist()]
             self.sizes = np.concatenate([self.sizes, self.sizes[members[:, 0]]])
         self.type_of, self.key_of = np.nonzero(usable.T)
@@ -174,7 +168,7 @@ class Layout:
         columns = np.arange(self.size)
         of_jobs = self.size + len(self.limits)
         # More than all jobs can use is no limit, and solvers take their tolerances from the largest number.
-        gpus = np.minimum(self.limits, self.of_jobs("gpus").sum()) if self.exact else self.limits
+        gpus = np.minimum(self.limits, self.of_jobs("gpus").sum())
         limits = np.concatenate([np.zeros(self.size), gpus, np.ones(len(self.jobs))])
         parts: list[Part] = [
             (columns, first + columns, -1.0),
@@ -198,15 +192,9 @@ class Layout:
         shared = np.array(rates, float).reshape(-1, len(self.types), 2)
         one, other = members.T
         good = self.sizes[one] == self.sizes[other]
-        if self.exact:
-            alone = np.stack([self.rates[one], self.rates[other]], axis=2)
-            relative = np.divide(shared, alone, out=np.zeros_like(shared), where=alone > 0)
-            worth = (relative > 0).all(axis=2) & (relative.sum(axis=2) > 1)
-            shared = np.where(worth[:, :, None], shared, 0.0)
-            good &= worth.any(axis=1)
+        alone = np.stack([self.rates[one], self.rates[other]], axis=2)
+        relative = np.divide(shared, alone, out=np.zeros_like(shared), where=alone > 0)
+        worth = (relative > 0).all(axis=2) & (relative.sum(axis=2) > 1)
+        shared = np.where(worth[:, :, None], shared, 0.0)
+        good &= worth.any(axis=1)
         return members[good], shared[good]
-
-
-def single(numbers: Array) -> Array:
-    """Rounded to the 32 bits that Gavel's code has for the throughputs of pairs."""
-    return numbers.astype(np.float32).astype(float)

@@ -7,7 +7,7 @@ import numpy as np
 
 from controller.policies.allocations.allocation import Allocated, Given, Solve
 from controller.policies.allocations.checked import fractions
-from controller.policies.allocations.layout import Array, Layout, single
+from controller.policies.allocations.layout import Array, Layout
 from controller.policies.allocations.settings import GavelLasSettings
 from controller.policies.allocations.shares import equal_throughputs
 from controller.policies.allocations.solving import none_can_run, seen
@@ -20,10 +20,9 @@ class MaxMin:
 
     def __init__(self, settings: GavelLasSettings) -> None:
         self._settings = settings
-        self._exact = settings.formulation == "exact"
 
     def allocate(self, given: Given, solve: Solve) -> Allocated:
-        layout = seen(given, self._settings, ones=True, exact=self._exact, pairs=self._settings.space_sharing)
+        layout = seen(given, self._settings, ones=True, pairs=self._settings.space_sharing)
         if not layout.jobs:
             return none_can_run(given)
         shares = self._shares(layout)
@@ -32,11 +31,8 @@ class MaxMin:
         return Allocated(fractions=fractions(layout, x), objective=objective, status=status)
 
     def _shares(self, layout: Layout) -> Array:
-        """Each job's share per unit of its columns, by term. The order of the products is that of Gavel's
-        code, so that even the last bits are the same."""
+        """Each job's share per unit of its columns, by term."""
         weight, gpus = layout.of_jobs("weight")[layout.job], layout.of_jobs("gpus")[layout.job]
         equal = equal_throughputs(layout)[layout.job]
         shares: Array = (layout.rate * ((1.0 / weight) * (1.0 / equal))) * gpus
-        if self._settings.space_sharing and not layout.exact:
-            shares = single(single(layout.rate) / weight) * gpus / equal
         return shares

@@ -8,10 +8,9 @@ from typing import Any
 
 from controller.policies.allocations.allocation import Allocation
 from controller.policies.allocations.allox import Allox
-from controller.policies.allocations.allox_reference import AlloxReference
 from controller.policies.allocations.cost import Cost
 from controller.policies.allocations.finish_time import FinishTime
-from controller.policies.allocations.greedy import FirstComeReference, ShortestFirst
+from controller.policies.allocations.greedy import ShortestFirst
 from controller.policies.allocations.makespan import Makespan
 from controller.policies.allocations.max_min import MaxMin
 from controller.policies.allocations.random_pairs import RandomPairs
@@ -20,17 +19,11 @@ from controller.policies.allocations.strategy_proof import StrategyProof
 from controller.policies.allocations.sums import Fifo, MaxThroughput
 from controller.policies.allocations.water_filling import WaterFilling
 
-
-def _or_reference(exact: Callable[[Any], Allocation], reference: Callable[[Any], Allocation]) -> Any:
-    """By `formulation`."""
-    return lambda settings: (exact if settings.formulation == "exact" else reference)(settings)
-
-
 ALLOCATIONS: Mapping[str, Callable[[Any], Allocation]] = {
-    "allox": _or_reference(Allox, AlloxReference),
+    "allox": Allox,
     "gavel-cost": lambda settings: Cost(settings, slo=False),
     "gavel-cost-slo": lambda settings: Cost(settings, slo=True),
-    "gavel-fifo": _or_reference(Fifo, FirstComeReference),
+    "gavel-fifo": Fifo,
     "gavel-ftf": FinishTime,
     "gavel-gandiva": RandomPairs,
     "gavel-hierarchical": WaterFilling,
@@ -39,7 +32,7 @@ ALLOCATIONS: Mapping[str, Callable[[Any], Allocation]] = {
     "gavel-max-throughput": MaxThroughput,
     "gavel-sjf": ShortestFirst,
     "gavel-strategy-proof": StrategyProof,
-    "isolated": lambda settings: Isolated(settings.formulation == "exact"),
-    "proportional": lambda settings: Proportional(settings.formulation == "exact"),
+    "isolated": lambda _settings: Isolated(),
+    "proportional": lambda _settings: Proportional(),
 }
 """From the settings of the same name."""

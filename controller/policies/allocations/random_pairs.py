@@ -21,14 +21,13 @@ May: TypeAlias = Callable[[JobId, JobId], bool]
 class RandomPairs:
     """Equal shares of the cluster for all jobs. Where they want more GPUs than there are, jobs of the same
     size are paired at random, and pairs and the jobs left over have equal shares. A pair stays while both are
-    there and do well together; the others are drawn anew each time. The reference draws any two jobs, as
-    often as there are jobs: where their sizes differ nothing comes of it, and some jobs find no partner."""
+    there and do well together; the others are drawn anew each time."""
 
     def __init__(self, settings: GavelGandivaSettings) -> None:
         self._settings = settings
 
     def allocate(self, given: Given, solve: Solve) -> Allocated:
-        layout = Layout(given, exact=self._settings.formulation == "exact")
+        layout = self.layout(given)
         if not layout.jobs:
             return none_can_run(given)
         keys: list[Jobs] = [(job.id,) for job in layout.jobs]
@@ -40,18 +39,22 @@ class RandomPairs:
             row = {name: layout.workers(name) / len(keys) / gpus for name in layout.physical}
             most = max(1.0, sum(row.values()))
             rows[jobs] = {
-                name: fraction / most for name, fraction in row.items() if self._can(layout, jobs, name)
+                name: fraction / most for name, fraction in row.items() if self.can(layout, jobs, name)
             }
         return Allocated(
             fractions=as_fractions(given, rows), objective=float(len(keys)), status="random pairs"
         )
+
+    def layout(self, given: Given) -> Layout:
+        """The jobs as they are seen."""
+        return Layout(given)
 
     def _paired(self, layout: Layout) -> list[Jobs]:
         pairs = {frozenset(pair.jobs): pair for pair in layout.given.pairs}
         keys: list[Jobs] = []
         for jobs, by_type in layout.given.previous.items():
             pair = pairs.get(frozenset(jobs)) if len(jobs) == 2 else None
-            if pair and any(by_type.values()) and self._good(layout, pair):
+            if pair and any(by_type.values()) and self.good(layout, pair):
                 keys.append(pair.jobs)
         paired = {job for jobs in keys for job in jobs}
         waiting = [job.id for job in layout.jobs if job.id not in paired]
@@ -61,53 +64,40 @@ class RandomPairs:
             sizes = [layout.jobs[layout.index[job]].gpus for job in (one, other)]
             return sizes[0] == sizes[1] and frozenset((one, other)) in pairs
 
-        drawn = _all_that_may if layout.exact else _any_two
-        for one, other in drawn(waiting, draw, may):
+        for one, other in self.drawn(waiting, draw, may):
             keys.append(pairs[frozenset((one, other))].jobs)
             paired.update((one, other))
         return [*keys, *((job,) for job in waiting if job not in paired)]
 
-    def _good(self, layout: Layout, pair: Pair) -> bool:
-        """Whether both do well enough together, each relative to its throughput alone."""
+    def good(self, layout: Layout, pair: Pair) -> bool:
+        """Whether both do well enough together, each relative to its throughput alone, on some type."""
+        return max(self.gains(layout, pair), default=0.0) >= 1.0
+
+    def gains(self, layout: Layout, pair: Pair) -> list[float]:
+        """By type where both can run: the sum of what they do together, each relative to that alone."""
         if not all(job in layout.index for job in pair.jobs):
-            return False
+            return []
         alone = [layout.jobs[layout.index[job]].throughput for job in pair.jobs]
-        sums = [
+        return [
             sum(rate / rates[name] for rate, rates in zip(both, alone, strict=True))
             for name, both in pair.throughput.items()
             if all(rates.get(name, 0.0) > 0 for rates in alone)
         ]
-        if layout.exact:
-            return max(sums, default=0.0) >= 1.0
-        stuck = any(rate <= 0 for name in layout.types for rate in pair.throughput.get(name, (0.0, 0.0)))
-        return not stuck and sum(sums) >= 1.0
 
-    def _can(self, layout: Layout, jobs: Jobs, name: str) -> bool:
-        """An exact allocation has no time where the jobs make no progress."""
-        if not layout.exact:
-            return True
+    def can(self, layout: Layout, jobs: Jobs, name: str) -> bool:
+        """There is no time where the jobs make no progress."""
         if len(jobs) == 1:
             return name in layout.usable[layout.index[jobs[0]]]
         pair = next(pair for pair in layout.given.pairs if pair.jobs == jobs)
         return all(rate > 0 for rate in pair.throughput.get(name, (0.0, 0.0)))
 
-
-def _all_that_may(jobs: Sequence[JobId], draw: random.Random, may: May) -> Iterator[tuple[JobId, JobId]]:
-    """One job after the other with any of those left."""
-    waiting = list(jobs)
-    draw.shuffle(waiting)
-    while waiting:
-        job = waiting.pop()
-        if others := [other for other in waiting if may(job, other)]:
-            other = draw.choice(others)
-            waiting.remove(other)
-            yield job, other
-
-
-def _any_two(jobs: Sequence[JobId], draw: random.Random, may: May) -> Iterator[tuple[JobId, JobId]]:
-    """Any two of those left, as often as there are jobs, where they may be a pair."""
-    waiting = list(jobs)
-    for _ in jobs:
-        if len(waiting) > 1 and may(*(two := draw.sample(waiting, 2))):
-            waiting = [job for job in waiting if job not in two]
-            yield two[0], two[1]
+    def drawn(self, jobs: Sequence[JobId], draw: random.Random, may: May) -> Iterator[tuple[JobId, JobId]]:
+        """One job after the other with any of those left."""
+        waiting = list(jobs)
+        draw.shuffle(waiting)
+        while waiting:
+            job = waiting.pop()
+            if others := [other for other in waiting if may(job, other)]:
+                other = draw.choice(others)
+                waiting.remove(other)
+                yield job, other

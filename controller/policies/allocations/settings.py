@@ -26,15 +26,8 @@ class AllocationSettings(Section):
 class SolvedSettings(AllocationSettings):
     """What all allocations have that state an optimisation problem."""
 
-    formulation: Literal["exact", "reference"] = setting(
-        "exact",
-        "exact: the problem as the paper states it. reference: as Gavel's code states it, with its "
-        "approximations, for comparisons.",
-    )
-    solver: Literal["clarabel", "highs", "ecos"] = setting(
-        "clarabel",
-        "clarabel: the optimum that is central among equal ones. highs: for linear problems. ecos: for "
-        "comparisons with Gavel's code; an extra of its own.",
+    solver: Literal["clarabel", "highs"] = setting(
+        "clarabel", "clarabel: the optimum that is central among equal ones. highs: for linear problems."
     )
     deadline_seconds: float = _DEADLINE
 
@@ -79,15 +72,6 @@ class GavelLasSettings(SharingSettings):
 class GavelFifoSettings(SharingSettings):
     """First come, first served: early jobs get their fastest types."""
 
-    pack_gain_ratio: float = setting(
-        1.5,
-        "formulation = reference with space sharing: two jobs are packed where their throughputs, each "
-        "relative to that alone, sum to more than this.",
-        ge=1,
-        le=2,
-    )
-    seed: int = setting(0, "formulation = reference, agnostic: which types are drawn.", ge=0, le=2**31)
-
 
 class GavelSjfSettings(KnownSettings):
     """Shortest job first: the job with the least time left takes its fastest free type, then the next."""
@@ -101,7 +85,7 @@ class GavelFtfSettings(SharingSettings, KnownSettings):
     """Finish-time fairness (Themis): the largest ratio of a job's finish time to that on its own part of the
     cluster is as small as it can be."""
 
-    solver: Literal["clarabel", "ecos"] = setting("clarabel", "A solver for second-order cones.")
+    solver: Literal["clarabel"] = setting("clarabel", "A solver for second-order cones.")
 
 
 class GavelMaxThroughputSettings(SharingSettings):
@@ -136,9 +120,6 @@ class AlloxSettings(KnownSettings):
     """AlloX: the sum of completion times is the least. A job that has begun stays. It is for jobs of one
     GPU: in rounds others have GPUs that those leave."""
 
-    formulation: Literal["exact", "reference"] = setting(
-        "exact", "exact: the linear problem. reference: the one of equal optima that Gavel's code finds."
-    )
     considered_fraction: float = setting(
         1.0,
         "Only this part of the waiting jobs, the oldest, is considered; at least as many as free GPUs.",
@@ -148,30 +129,17 @@ class AlloxSettings(KnownSettings):
     deadline_seconds: float = _DEADLINE
 
 
-class ShareSettings(Section):
-    """What the fixed shares have."""
-
-    formulation: Literal["exact", "reference"] = setting(
-        "exact", "exact: by weight, and never more GPUs than there are. reference: as Gavel's code."
-    )
-
-
-class IsolatedSettings(ShareSettings):
+class IsolatedSettings(Section):
     """Each job has a part of the cluster to itself."""
 
 
-class ProportionalSettings(ShareSettings):
+class ProportionalSettings(Section):
     """Each job has the same part of every type's time."""
 
 
 class GavelGandivaSettings(Section):
     """Gandiva as Gavel's evaluation has it: equal shares, and random pairs when there are too few GPUs."""
 
-    formulation: Literal["exact", "reference"] = setting(
-        "exact",
-        "exact: a pair is kept while its normalised throughputs sum to 1 or more on some type. reference: "
-        "while they do summed over all types, as in Gavel's code.",
-    )
     seed: int = setting(0, "Which jobs are paired.", ge=0, le=2**31)
 
 
@@ -195,7 +163,7 @@ SETTINGS: Mapping[str, type[Section]] = {
 ONE_GPU = ("allox",)
 """Allocations that take jobs of one GPU alone."""
 
-_NAME_TYPES = ("agnostic_type", "duration_type", "prices", "type_order")
+_NAME_TYPES = ("agnostic_type", "prices")
 """Keys, also of the rounds, whose values name GPU types."""
 
 

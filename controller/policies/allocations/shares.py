@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from controller.model import JobId
 from controller.policies.allocations.allocation import Allocated, Fractions, Given, Jobs, Solve
 from controller.policies.allocations.checked import fractions
 from controller.policies.allocations.layout import Array, Layout
@@ -16,33 +15,20 @@ from controller.policies.allocations.layout import Array, Layout
 
 def equal_throughputs(layout: Layout) -> Array:
     """Throughput of each job if every type had the same part of its time as of the cluster's GPUs."""
-    return _sum(layout.best * _parts(layout))
+    return summed(layout.best * parts(layout))
 
 
 def isolated(layout: Layout) -> Array:
-    """Each job's time by physical type on a part of the cluster of its own. The parts are as large as the
-    jobs' weights; where Gavel's code is reproduced they are equal."""
+    """Each job's time by physical type on a part of the cluster of its own, by its weight."""
     gpus, weight = layout.of_jobs("gpus")[:, None], layout.of_jobs("weight")[:, None]
-    if layout.exact:
-        rows = layout.limits * (weight / sum(job.weight for job in layout.jobs)) / gpus
-    else:
-        rows = (layout.limits / max(1, len(layout.jobs))) / gpus
-    parts: Array = rows / np.maximum(1.0, _sum(rows))[:, None]
-    return parts
+    rows = layout.limits * (weight / sum(job.weight for job in layout.jobs)) / gpus
+    own: Array = rows / np.maximum(1.0, summed(rows))[:, None]
+    return own
 
 
 def isolated_throughputs(layout: Layout) -> Array:
     """Throughput of each job of the layout on its own part of the cluster."""
-    return _sum(layout.best * isolated(layout))
-
-
-def isolated_rates(layout: Layout) -> Mapping[JobId, float]:
-    """The same by job, steps per second; 0 for a job that can run nowhere."""
-    rates = isolated_throughputs(layout).tolist() if layout.jobs else []
-    return {
-        **dict.fromkeys((job.id for job in layout.given.jobs), 0.0),
-        **dict(zip(layout.index, rates, strict=True)),
-    }
+    return summed(layout.best * isolated(layout))
 
 
 def fixed(layout: Layout, rows: Array, status: str = "optimal") -> Allocated:
@@ -57,26 +43,17 @@ def fixed(layout: Layout, rows: Array, status: str = "optimal") -> Allocated:
 class Isolated:
     """Every job has a part of the cluster to itself, by its weight."""
 
-    def __init__(self, exact: bool = True) -> None:
-        self._exact = exact
-
     def allocate(self, given: Given, solve: Solve) -> Allocated:
-        layout = Layout(given, exact=self._exact)
+        layout = Layout(given)
         return fixed(layout, isolated(layout))
 
 
 class Proportional:
     """Every job has the same part of its time on each type, in proportion to the type's GPUs."""
 
-    def __init__(self, exact: bool = True) -> None:
-        self._exact = exact
-
     def allocate(self, given: Given, solve: Solve) -> Allocated:
-        layout = Layout(given, exact=self._exact)
-        row = _parts(layout)
-        if self._exact:
-            row = row * min(1.0, layout.limits.sum() / max(1.0, layout.sizes.sum()))
-        return fixed(layout, row)
+        layout = Layout(given)
+        return fixed(layout, parts(layout) * min(1.0, layout.limits.sum() / max(1.0, layout.sizes.sum())))
 
 
 def as_fractions(given: Given, rows: Mapping[Jobs, Mapping[str, float]]) -> Fractions:
@@ -89,12 +66,12 @@ def as_fractions(given: Given, rows: Mapping[Jobs, Mapping[str, float]]) -> Frac
     return found
 
 
-def _parts(layout: Layout) -> Array:
+def parts(layout: Layout) -> Array:
     """By physical type: its part of the GPUs, rounded on the way as in Gavel's code."""
     each = layout.limits / max(1, len(layout.jobs))
-    return each / _sum(each)
+    return each / summed(each)
 
 
-def _sum(numbers: Array) -> Array:
+def summed(numbers: Array) -> Array:
     """Over the last axis, from left to right: the last bit counts for comparisons."""
     return np.add.accumulate(numbers, axis=-1)[..., -1]

@@ -17,7 +17,7 @@ from controller.solver.program import Program
 if TYPE_CHECKING:
     from controller.solver.problem_data import Found
 
-_KINDS = {"clarabel": ProblemKind.CONIC, "highs": ProblemKind.LINEAR, "ecos": ProblemKind.ECOS}
+_KINDS = {"clarabel": ProblemKind.CONIC, "highs": ProblemKind.LINEAR}
 
 
 def asked(solve: Solve, settings: SolvedSettings, program: Program) -> Found:
@@ -50,7 +50,6 @@ def seen(
     settings: AllocationSettings,
     *,
     ones: bool = False,
-    exact: bool = True,
     pairs: bool = False,
     agnostic_type: str = "",
 ) -> Layout:
@@ -58,7 +57,6 @@ def seen(
 
     Args:
         ones: one step per second everywhere; else the throughput of `agnostic_type`.
-        exact: as for `Layout`; an agnostic one, too, does without types where a job cannot run.
         pairs: as for `Layout`.
         agnostic_type: where the job cannot run on it, its fastest type.
     """
@@ -69,7 +67,7 @@ def seen(
         return job.throughput.get(agnostic_type, 0.0) or max(job.throughput.values(), default=0.0)
 
     alike = everywhere if settings.throughputs == "agnostic" else None
-    return Layout(given, pairs=pairs, exact=exact, alike=alike)
+    return Layout(given, pairs=pairs, alike=alike)
 
 
 def seconds_left(layout: Layout, assumed_seconds: float) -> Array:

@@ -23,10 +23,8 @@ def gains(layout: Layout, weights: Array) -> Array:
 
 
 def most(layout: Layout, program: Program, of_column: Array) -> None:
-    """The program: the largest sum. Gains are divided by their largest, so that all numbers are small;
-    Gavel's code has them as they are."""
-    unit = (of_column.max(initial=0.0) or 1.0) if layout.exact else 1.0
-    program.variables(layout.size, -of_column / unit)
+    """The program: the largest sum. Gains are divided by their largest, so that all numbers are small."""
+    program.variables(layout.size, -of_column / (of_column.max(initial=0.0) or 1.0))
     layout.add_validity(program, 0)
 
 
@@ -49,10 +47,9 @@ class MaxThroughput:
 
     def __init__(self, settings: GavelMaxThroughputSettings) -> None:
         self._settings = settings
-        self._exact = settings.formulation == "exact"
 
     def allocate(self, given: Given, solve: Solve) -> Allocated:
-        layout = seen(given, self._settings, ones=True, exact=self._exact, pairs=self._settings.space_sharing)
+        layout = seen(given, self._settings, ones=True, pairs=self._settings.space_sharing)
         of_column = gains(layout, units(layout, self._settings.normalised))
         return _largest(given, layout, of_column, solve, self._settings)
 

@@ -21,19 +21,17 @@ def together(
     layout: Layout, gains: Array, needs: Array, solve: Solve, settings: SolvedSettings
 ) -> tuple[Array, float, str]:
     """The X with which all jobs have as many times what they need as possible, how many times that is, and
-    the status. Numbers are scaled, and x raised to what was found, but for what reproduces Gavel's code
-    (`layout.exact` is false). Raises AllocationError.
+    the status. Raises AllocationError.
 
     Args:
         gains: by term: what all of the time there would give the job.
         needs: by job: how much of that it needs. At least one needs something.
     """
-    about, parts = 1.0, needs
-    if layout.exact:  # all is relative to the best of the job, and to a bound on the answer
-        most = layout.most(gains)
-        gains, parts = gains / most[layout.job], needs / most
-        about = max(parts.max(), (parts * layout.of_jobs("gpus")).sum() / layout.limits.sum())
-        parts = parts / about
+    # All is relative to the best of the job, and to a bound on the answer.
+    most = layout.most(gains)
+    gains, parts = gains / most[layout.job], needs / most
+    about = max(parts.max(), (parts * layout.of_jobs("gpus")).sum() / layout.limits.sum())
+    parts = parts / about
     some, program = parts > 0, Program()
     times = program.variables(1, 1.0).start  # negative
     first = program.variables(layout.size).start
@@ -45,7 +43,5 @@ def together(
     layout.add_validity(program, first)
     found = asked(solve, settings, program)
     values = solved(found, program.size)
-    x = valid(layout, values[first:])
-    if layout.exact:
-        x = raised(layout, x, gains, parts * -values[times])
+    x = raised(layout, valid(layout, values[first:]), gains, parts * -values[times])
     return x, -values[times] / about, found[0].value

@@ -30,72 +30,73 @@ class WaterFilling:
 
     def __init__(self, settings: GavelHierarchicalSettings) -> None:
         self._settings = settings
-        self._exact = settings.formulation == "exact"
 
     def allocate(self, given: Given, solve: Solve) -> Allocated:
-        layout = seen(given, self._settings, ones=True, exact=self._exact, pairs=self._settings.space_sharing)
-        if not layout.jobs:
-            return none_can_run(given)
-        filling = _Filling(layout, self._settings, solve)
-        frozen = np.zeros(len(layout.jobs), bool)
-        while True:
-            weights = _weights(layout, frozen)
-            x, rose = filling.rise(weights)
-            stuck = filling.cannot_rise(weights > 0)
-            frozen |= stuck
-            # Where none is stuck, the rise came to its end too early; another goes on.
-            if frozen.all() or not (stuck.any() or rose):
-                return filling.answer(x)
+        layout = seen(given, self._settings, ones=True, pairs=self._settings.space_sharing)
+        return fill(Filling(layout, self._settings, solve)) if layout.jobs else none_can_run(given)
 
 
-class _Filling:
+class Filling:
     """The levels, and the problems that they are in."""
 
     def __init__(self, layout: Layout, settings: GavelHierarchicalSettings, solve: Solve) -> None:
-        self._layout, self._settings, self._solve = layout, settings, solve
-        self._levels = np.zeros(len(layout.jobs))
+        self.layout, self._settings, self._solve = layout, settings, solve
+        self.levels = np.zeros(len(layout.jobs))
         parts = layout.rate / equal_throughputs(layout)[layout.job]
-        self._units = layout.most(parts) if layout.exact else np.ones(len(layout.jobs))
-        """Of the levels, by job: the level on its best type, since an equal split can be next to nothing
-        where others can use more GPUs; but an equal split in what reproduces Gavel's code."""
-        self._parts = parts / self._units[layout.job]
+        self.units = self.units_of(parts)
+        self._parts = parts / self.units[layout.job]
         """What each column adds to a job's level, by term."""
+
+    def units_of(self, parts: Array) -> Array:
+        """Of the levels, by job: the level on its best type, since an equal split can be next to nothing
+        where others can use more GPUs. `parts`: by term, in equal splits."""
+        return self.layout.most(parts)
 
     def answer(self, x: Array) -> Allocated:
         """X without what is above the levels: for a job with a large unit it can be many equal splits."""
-        if self._layout.exact:
-            reached, kept = self._reached(x), np.zeros(self._layout.size)
-            parts = self._levels / np.where(reached > 0, reached, 1.0)
-            np.maximum.at(kept, self._layout.column, parts[self._layout.job])
-            x = x * kept
-        objective = float((self._reached(x) * self._units).sum())
-        return Allocated(fractions=fractions(self._layout, x), objective=objective, status="optimal")
+        reached, kept = self.reached(x), np.zeros(self.layout.size)
+        parts = self.levels / np.where(reached > 0, reached, 1.0)
+        np.maximum.at(kept, self.layout.column, parts[self.layout.job])
+        return self.allocated(x * kept)
 
-    def _reached(self, x: Array) -> Array:
-        return self._layout.by_job(x, self._parts)
+    def allocated(self, x: Array) -> Allocated:
+        """The objective is the sum of the levels, in equal splits."""
+        objective = float((self.reached(x) * self.units).sum())
+        return Allocated(fractions=fractions(self.layout, x), objective=objective, status="optimal")
+
+    def reached(self, x: Array) -> Array:
+        return self.layout.by_job(x, self._parts)
 
     def rise(self, weights: Array) -> tuple[Array, bool]:
         """Raise the levels together, as far as they can. The X that has them, and whether any has risen."""
-        layout, program = self._layout, Program()
+        rises = weights / self.layout.of_jobs("gpus") / self.units
+        rises = rises / rises.max()
+        answer, rise = self.risen(rises)
+        x, rises = valid(self.layout, answer), rises * (rise if rise > LEAST else 0.0)
+        x = raised(self.layout, x, self._parts, self.levels + rises)
+        return x, self.reach(rises, fit(self.layout, x))
+
+    def risen(self, rises: Array) -> tuple[Array, float]:
+        """The answer of the problem: X, and how many times these rises it has."""
+        program = Program()
         together = program.variables(1, -1.0).start
-        first = program.variables(layout.size).start
-        rises = weights / layout.of_jobs("gpus") / self._units
-        rises = rises / rises.max() if layout.exact else rises
-        self._add_levels(program, first, np.arange(len(weights)), together, rises)
+        first = program.variables(self.layout.size).start
+        self._add_levels(program, first, np.arange(len(rises)), together, rises)
         values = solved(asked(self._solve, self._settings, program), program.size)
-        x, before = valid(layout, values[first:]), self._levels
-        rises = rises * (values[together] if values[together] > (LEAST if layout.exact else 0.0) else 0.0)
-        x = raised(layout, x, self._parts, before + rises) if layout.exact else x
-        # Never above what a valid X has: then the next problem has a solution.
-        self._levels = np.minimum(before + rises, self._reached(fit(layout, x)))
-        return x, bool((self._levels > before + (before + 1) * RISES).any())
+        return values[first:], float(values[together])
+
+    def reach(self, rises: Array, x: Array) -> bool:
+        """Add these to the levels, which are never above what a valid X has: then the next problem has a
+        solution. Returns whether any has risen."""
+        before, self.levels = self.levels, np.minimum(self.levels + rises, self.reached(x))
+        return bool((self.levels > before + (before + 1) * RISES).any())
 
     def cannot_rise(self, rising: Array) -> Array:
         """Which of these jobs can rise no further, if no level falls."""
         undecided, corner, tried = np.flatnonzero(rising), False, False
         while True:
             by = self._further(undecided, corner)
-            still, tried = undecided[by <= (self._levels[undecided] + 1) * RISES], tried or corner
+            still, tried = undecided[by <= (self.levels[undecided] + 1) * RISES], tried or corner
             if 0 < len(still) < len(undecided):
                 undecided, corner = still, False
             elif not len(still) and not tried:
@@ -108,7 +109,7 @@ class _Filling:
     def _further(self, undecided: Array, corner: bool) -> Array:
         """How much each of these jobs can rise, where the sum is largest. `corner`: by the simplex method."""
         program, solve = Program(), self._solve
-        program.variables(self._layout.size)
+        program.variables(self.layout.size)
         further = program.variables(len(undecided), -1.0)
         none_below = (np.arange(len(undecided)), np.array(further), -1.0)
         program.block(Cone.NONNEGATIVE, np.zeros(len(undecided)), none_below)
@@ -122,9 +123,23 @@ class _Filling:
         self, program: Program, first: int, jobs: Array, variables: Array | int, rises: Array | float
     ) -> None:
         """The level of each job, and its rise: the variable times `rises`. And a valid X."""
-        reached = self._layout.terms(first, -self._parts)
-        program.block(Cone.NONNEGATIVE, -self._levels, reached, (jobs, variables, rises))
-        self._layout.add_validity(program, first)
+        reached = self.layout.terms(first, -self._parts)
+        program.block(Cone.NONNEGATIVE, -self.levels, reached, (jobs, variables, rises))
+        self.layout.add_validity(program, first)
+
+
+def fill(filling: Filling) -> Allocated:
+    """Raise the levels until no job can rise."""
+    layout = filling.layout
+    frozen = np.zeros(len(layout.jobs), bool)
+    while True:
+        weights = _weights(layout, frozen)
+        x, rose = filling.rise(weights)
+        stuck = filling.cannot_rise(weights > 0)
+        frozen |= stuck
+        # Where none is stuck, the rise came to its end too early; another goes on.
+        if frozen.all() or not (stuck.any() or rose):
+            return filling.answer(x)
 
 
 def _weights(layout: Layout, frozen: Array) -> Array:

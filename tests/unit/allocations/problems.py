@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from benchmarks.fidelity.gavel_ways.allocations import allocate
+from benchmarks.fidelity.gavel_ways.settings import WaySettings
+from benchmarks.fidelity.gavel_ways.solvers import solver
 from controller.model import JobId
 from controller.policies.allocations.allocation import Allocated, AllocationJob, Entity, Given, Pair
 from controller.policies.allocations.presets import ALLOCATIONS
@@ -19,7 +22,15 @@ TOLERANCE = 1e-6
 
 def answer(name: str, given: Given, **settings: Any) -> Allocated:
     """What this allocation answers."""
+    if settings.get("solver") == "ecos":  # no solver of the product
+        del settings["solver"]
+        return ALLOCATIONS[name](SETTINGS[name](**settings)).allocate(given, solver("ecos"))
     return ALLOCATIONS[name](SETTINGS[name](**settings)).allocate(given, find)
+
+
+def theirs(way: str, given: Given, **settings: Any) -> Allocated:
+    """The same of Gavel's way, by Clarabel where nothing else is said."""
+    return allocate(way, WaySettings(**{"solver": "clarabel", **settings}), given)
 
 
 def given(

@@ -88,10 +88,9 @@ def test_an_allocation_that_cannot_be_says_why() -> None:
     assert found.error == "AllocationError: workers: no type has any; at least one GPU is needed"
 
 
-@pytest.mark.parametrize("formulation", ["exact", "reference"])
-def test_in_rounds_gangs_are_left_out_of_the_assignment(formulation: str) -> None:
+def test_in_rounds_gangs_are_left_out_of_the_assignment() -> None:
     gang = replace(GIVEN.jobs[0], id=JobId(9), gpus=2)
-    stated = AsProblem("allox", AlloxSettings.model_validate({"formulation": formulation}))
+    stated = AsProblem("allox", AlloxSettings())
     found = dict(stated.read(answer(stated, replace(GIVEN, jobs=(*GIVEN.jobs, gang)))))
     assert found.pop((gang.id,)) == {"v100": 0.0, "k80": 0.0}
     assert found == stated.read(answer(stated, GIVEN))
@@ -144,12 +143,10 @@ def test_nothing_is_an_answer_where_no_job_can_run(throughput: dict[str, float])
 
 @pytest.mark.parametrize("name", ALLOCATIONS)
 def test_no_answer_of_an_allocation_is_refused(name: str) -> None:
-    """Also as Gavel's code answers, which gives more GPUs than there are."""
     fields = SETTINGS[name].model_fields
     some: list[dict[str, Any]] = [{}]
-    some += [{"formulation": "reference"}] if "formulation" in fields else []
     some += [{"throughputs": "agnostic"}] if "throughputs" in fields else []
-    some += [{**each, "space_sharing": True} for each in some[:2]] if "space_sharing" in fields else []
+    some += [{"space_sharing": True}] if "space_sharing" in fields else []
     for options in some:
         stated = AsProblem(name, SETTINGS[name].model_validate(options))
         for seed in range(20):

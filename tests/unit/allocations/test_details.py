@@ -18,7 +18,7 @@ from controller.policies.allocations.layout import Layout
 from controller.policies.allocations.presets import ALLOCATIONS
 from controller.policies.allocations.random_pairs import RandomPairs
 from controller.policies.allocations.settings import GavelGandivaSettings, GavelHierarchicalSettings
-from controller.policies.allocations.shares import isolated_rates
+from controller.policies.allocations.shares import isolated_throughputs
 from controller.solver.problem_data import Found
 from controller.solver.solve import find
 from tests.unit.allocations.problems import answer, drawn, each, given
@@ -49,87 +49,13 @@ def test_allox_considers_the_oldest() -> None:
     assert answer("allox", waiting, considered_fraction=0.5).fractions[ONE,] == {"t0": 1.0}
 
 
-def test_allox_of_the_reference_reaches_the_same_sum() -> None:
-    """What the queues do not say: their first jobs run, the longest of each."""
-    waiting = given([[1], [1], [1]], [1], {n: {"steps_left": float(9 - n)} for n in range(3)})
-    found = answer("allox", waiting, formulation="reference").fractions
-    assert [found[job,]["t0"] for job in (ZERO, ONE, TWO)] == [0, 0, 1]
-    running = replace(waiting, previous={(ZERO,): {"t0": 1.0}})
-    found = answer("allox", running, formulation="reference").fractions
-    assert [found[job,]["t0"] for job in (ZERO, ONE, TWO)] == [1, 0, 0]
-
-
-def test_allox_of_the_reference_runs_jobs_on_their_types() -> None:
-    """Two jobs, two types: the sum is least where each is on its fast one."""
-    pair = given([[1, 9], [9, 1]], [1, 1], {n: {"steps_left": 90.0} for n in range(2)})
-    found = answer("allox", pair, formulation="reference").fractions
-    assert found == {(ZERO,): {"t0": 0.0, "t1": 1.0}, (ONE,): {"t0": 1.0, "t1": 0.0}}
-
-
-def test_first_come_of_the_reference_passes_over_a_job_that_cannot_run_on_what_is_left() -> None:
-    queue = given([[1, 1], [1, 0], [1, 1]], [1, 1])
-    found = answer("gavel-fifo", queue, formulation="reference").fractions
-    assert found[ZERO,] == {"t0": 1.0, "t1": 0.0}
-    assert found[ONE,] == {"t0": 0.0, "t1": 0.0}
-    assert found[TWO,] == {"t0": 0.0, "t1": 1.0}
-
-
-def test_first_come_of_the_reference_stops_at_the_first_that_does_not_fit() -> None:
-    queue = given([[1], [1], [1]], [4], {0: {"gpus": 2}, 1: {"gpus": 4}})
-    found = answer("gavel-fifo", queue, formulation="reference").fractions
-    assert [found[job,]["t0"] for job in (ZERO, ONE, TWO)] == [1, 0, 0]
-
-
-def test_first_come_of_the_reference_packs() -> None:
-    pairs = tuple(Pair((JobId(n), TWO), {"t0": rates}) for n, rates in enumerate([(0.8, 0.8), (0.9, 0.9)]))
-    queue = given([[1], [1], [1]], [2], pairs=pairs)
-    options = {"formulation": "reference", "space_sharing": True}
-    assert answer("gavel-fifo", queue, **options).fractions[ONE, TWO] == {"t0": 1.0}
-    assert (ONE, TWO) not in answer("gavel-fifo", queue, **options, pack_gain_ratio=1.9).fractions
-
-
-def test_first_come_of_the_reference_packs_those_behind_the_one_that_does_not_fit() -> None:
-    """That one has no part in this allocation, though it could join a job that runs."""
-    pairs = tuple(Pair((ZERO, other), {"t0": (0.9, 0.9)}) for other in (ONE, TWO))
-    queue = given([[1], [1], [1]], [3], {n: {"gpus": 2} for n in range(3)}, pairs=pairs)
-    options = {"formulation": "reference", "space_sharing": True}
-    found = answer("gavel-fifo", queue, **options).fractions
-    assert found[ZERO, TWO] == {"t0": 1.0}
-    assert (ZERO, ONE) not in found and found[ONE,] == {"t0": 0.0}
-    full = replace(queue, workers={"t0": 2})
-    assert answer("gavel-fifo", full, **options).fractions[ZERO, ONE] == {"t0": 1.0}
-
-
-def test_first_come_of_the_reference_keeps_what_runs_where_agnostic() -> None:
-    queue = given([[1, 1]] * 3, [1, 1])
-    options = {"formulation": "reference", "throughputs": "agnostic"}
-    running = replace(queue, previous={(TWO,): {"t0": 1.0}})
-    found = answer("gavel-fifo", running, **options).fractions
-    assert found[TWO,]["t0"] == 1 and found[ZERO,]["t1"] == 1
-    ended = replace(queue, previous={(JobId(9),): {"t0": 1.0}})
-    assert answer("gavel-fifo", ended, **options).fractions[ZERO,]["t0"] == 1
-
-
-def test_agnostic_first_come_of_the_reference_draws_the_type_that_is_no_longer_there() -> None:
-    """Each has the last type. With it used up one of both goes: the next has the other one, or nothing."""
-    queue = given([[1, 1]] * 3, [1, 1])
-    options = {"formulation": "reference", "throughputs": "agnostic"}
-    found = [answer("gavel-fifo", queue, **options, seed=seed).fractions for seed in range(20)]
-    assert all(rows[ZERO,] == {"t0": 0.0, "t1": 1.0} for rows in found)
-    assert {tuple(rows[ONE,].values()) for rows in found} == {(1.0, 0.0), (0.0, 0.0)}
-    # It need not fit.
-    gang = given([[1, 1]] * 2, [2, 1], {0: {"gpus": 2}})
-    assert answer("gavel-fifo", gang, **options).fractions[ZERO,] == {"t0": 0.0, "t1": 1.0}
-
-
-@pytest.mark.parametrize("formulation", ["exact", "reference"])
-def test_water_filling_goes_on_after_an_answer_that_is_too_large_by_rounding(formulation: Any) -> None:
+def test_water_filling_goes_on_after_an_answer_that_is_too_large_by_rounding() -> None:
     def generous(kind: ProblemKind, data: Mapping[str, Any]) -> Found:
         status, values, error = find(kind, data)
         return status, [each * (1 + 1e-5) for each in values], error
 
     problem = given([[1], [1], [2]], [2])
-    allocation = ALLOCATIONS["gavel-hierarchical"](GavelHierarchicalSettings(formulation=formulation))
+    allocation = ALLOCATIONS["gavel-hierarchical"](GavelHierarchicalSettings())
     assert allocation.allocate(problem, generous).objective == pytest.approx(2, rel=1e-4)
 
 
@@ -155,41 +81,16 @@ def test_a_pair_that_does_badly_does_not_stay() -> None:
     problem = given([[1]] * 2, [1], pairs=(Pair((ZERO, ONE), {"t0": (0.4, 0.4)}),))
     good = replace(problem, pairs=(Pair((ZERO, ONE), {"t0": (0.6, 0.6)}),))
     policy = RandomPairs(GavelGandivaSettings())
-    assert not policy._good(Layout(problem), problem.pairs[0])
-    assert policy._good(Layout(good), good.pairs[0])
-
-
-def test_the_reference_draws_pairs_of_which_some_come_to_nothing() -> None:
-    """Two of the three jobs have the same size. Drawing any two three times does not always find them."""
-    pairs = (Pair((ZERO, TWO), {"t0": (0.8, 0.8)}),)
-    problem = given([[1]] * 3, [2], {1: {"gpus": 2}}, pairs=pairs)
-
-    def paired(formulation: str) -> int:
-        drawn_keys = [
-            answer("gavel-gandiva", problem, seed=seed, formulation=formulation).fractions
-            for seed in range(60)
-        ]
-        return sum((ZERO, TWO) in found for found in drawn_keys)
-
-    assert paired("exact") == 60
-    assert 30 < paired("reference") < 55  # 1 - (2/3)³ of 60 is 42
-
-
-def test_a_pair_of_the_reference_does_not_stay_where_one_of_it_stands_still_on_a_type() -> None:
-    problem = given([[1, 1]] * 2, [1, 1], pairs=(Pair((ZERO, ONE), {"t0": (0.9, 0.9), "t1": (0.0, 0.9)}),))
-    for formulation, stays in (("exact", True), ("reference", False)):
-        policy = RandomPairs(GavelGandivaSettings(formulation=formulation))  # type: ignore[arg-type]
-        assert policy._good(Layout(problem, exact=formulation == "exact"), problem.pairs[0]) is stays
+    assert not policy.good(Layout(problem), problem.pairs[0])
+    assert policy.good(Layout(good), good.pairs[0])
 
 
 def test_weights_of_finish_time_fairness() -> None:
-    """The isolated part of a job with twice the weight is twice as large; in Gavel's code it is not."""
+    """The isolated part of a job with twice the weight is twice as large."""
     problem = given([[1], [1]], [1], {0: {"weight": 2.0, "steps_left": 100.0}, 1: {"steps_left": 100.0}})
     found = effective(problem, answer("gavel-ftf", problem).fractions)
     assert found[ZERO] == pytest.approx(2 * found[ONE], rel=1e-5)
-    reference = effective(problem, answer("gavel-ftf", problem, formulation="reference").fractions)
-    assert reference[ZERO] == pytest.approx(reference[ONE], rel=1e-5)
-    assert isolated_rates(Layout(problem)) == pytest.approx({ZERO: 2 / 3, ONE: 1 / 3})
+    assert isolated_throughputs(Layout(problem)) == pytest.approx([2 / 3, 1 / 3])
 
 
 def test_a_job_that_does_not_tell_its_steps_has_no_end() -> None:
@@ -233,31 +134,6 @@ def test_solvers_agree(solver: str) -> None:
         for name in ("gavel-las", "gavel-makespan", "gavel-hierarchical", "gavel-cost"):
             ours = answer(name, problem, solver=solver).objective
             assert ours == pytest.approx(answer(name, problem).objective, rel=1e-5, abs=1e-6)
-
-
-@pytest.mark.parametrize("name", ["gavel-las", "gavel-ftf", "gavel-makespan", "gavel-max-throughput"])
-def test_ecos(name: str) -> None:
-    """Optional: the reference's solver finds the same objective."""
-    pytest.importorskip("ecos")
-    for seed in range(5):
-        problem = drawn(seed, pairs=True)
-        sharing = bool(seed % 2)
-        ours = answer(name, problem, space_sharing=sharing)
-        theirs = answer(name, problem, space_sharing=sharing, solver="ecos")
-        assert theirs.objective == pytest.approx(ours.objective, rel=1e-5, abs=1e-6)
-
-
-@pytest.mark.parametrize("sharing", [False, True])
-def test_reference_formulations_reach_the_same_optimum(sharing: bool) -> None:
-    """Where every gang fits everywhere they differ in the form alone."""
-    for seed in range(5):
-        problem = each(drawn(seed, pairs=True), gpus=1, weight=1.0)
-        for name, within in (("gavel-las", 1e-5), ("gavel-ftf", 1e-5), ("gavel-makespan", 0.06)):
-            exact = answer(name, problem, space_sharing=sharing).objective
-            if name == "gavel-makespan" and exact < 100:
-                continue  # below the range of the reference's search
-            reference = answer(name, problem, space_sharing=sharing, formulation="reference").objective
-            assert reference == pytest.approx(exact, rel=within), (name, seed)
 
 
 def test_more_gpus_never_hurt() -> None:

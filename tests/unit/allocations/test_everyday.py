@@ -147,8 +147,6 @@ def test_a_job_that_is_almost_done_does_not_fail_the_deadlines(solver: str, step
         one, other = (found.fractions[job.id,] for job in problem.jobs)
         assert one["t1"] == pytest.approx(steps / 1e5 / 3, rel=1e-3)
         assert other["t0"] == pytest.approx(1, rel=1e-6)
-        reference = answer("gavel-cost-slo", problem, solver=solver, formulation="reference")
-        assert reference.objective == pytest.approx(4, rel=1e-6)
 
 
 @pytest.mark.parametrize("seconds", [1e5, 1e7, 1e9])

@@ -19,7 +19,7 @@ pytest.importorskip("cvxpy")
 from controller.policies.allocations.allocation import AllocationJob, Entity, Given
 from controller.policies.allocations.checked import effective
 from tests.unit.allocations import independent
-from tests.unit.allocations.problems import answer, drawn, each
+from tests.unit.allocations.problems import answer, drawn, each, theirs
 from tests.unit.draws import draws
 
 INSTANCES = int(os.environ.get("GANDIVA_TEST_INSTANCES", draws(5, 100)))
@@ -210,8 +210,8 @@ LEVELS: dict[str, dict[str, Any]] = {
     "aware": {},
     "agnostic": {"throughputs": "agnostic"},
     "pairs": {"space_sharing": True},
-    "reference": {"formulation": "reference"},
-    "reference pairs": {"formulation": "reference", "space_sharing": True},
+    "Gavel's way": {},
+    "Gavel's way with pairs": {"space_sharing": True},
 }
 
 
@@ -227,9 +227,9 @@ def test_levels_of_water_filling(name: str, policies: tuple[Any, ...]) -> None:
         given = replace(drawn(seed, pairs=pairs), entities=entities)
         jobs = tuple(replace(job, entity=draw.choice(entities).name) for job in given.jobs)
         given = replace(given, jobs=jobs)
-        if "reference" in name:  # It gives a gang a type with too few GPUs for it.
+        if "way" in name:  # It gives a gang a type with too few GPUs for it.
             given = replace(given, workers={each: max(4, gpus) for each, gpus in given.workers.items()})
-        found = answer("gavel-hierarchical", given, **settings)
+        found = (theirs if "way" in name else answer)("gavel-hierarchical", given, **settings)
         stated = independent.Stated(given, agnostic=agnostic)
         rates = effective(_alike(given) if agnostic else given, found.fractions)
         reached = [rates[job.id] / equal for job, equal in zip(given.jobs, stated.equal, strict=True)]

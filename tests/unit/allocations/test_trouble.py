@@ -103,11 +103,10 @@ def test_jobs_without_steps_or_time_left(name: str) -> None:
         check_valid(TWO, answer(name, each(TWO, steps_left=left)))
 
 
-@pytest.mark.parametrize("formulation", ["exact", "reference"])
-def test_allox_takes_no_gangs(formulation: str) -> None:
+def test_allox_takes_no_gangs() -> None:
     gang = replace(TWO, workers={"t0": 2, "t1": 2}, jobs=(job(0, gpus=2),))
     with pytest.raises(AllocationError, match=r"job 0: gpus: allox takes jobs of one GPU, not of 2"):
-        answer("allox", gang, formulation=formulation)
+        answer("allox", gang)
 
 
 def test_cost_needs_prices() -> None:
@@ -115,11 +114,10 @@ def test_cost_needs_prices() -> None:
         answer("gavel-cost", replace(TWO, prices={"t0": 1.0, "t1": 0.0}))
 
 
-@pytest.mark.parametrize("formulation", ["exact", "reference"])
-def test_types_without_workers_need_no_prices(formulation: str) -> None:
+def test_types_without_workers_need_no_prices() -> None:
     some = replace(TWO, workers={"t0": 1, "t1": 0})
-    priced = answer("gavel-cost", some, formulation=formulation)
-    unpriced = answer("gavel-cost", replace(some, prices={"t0": 3.0}), formulation=formulation)
+    priced = answer("gavel-cost", some)
+    unpriced = answer("gavel-cost", replace(some, prices={"t0": 3.0}))
     assert unpriced.objective == pytest.approx(priced.objective, abs=1e-6)
 
 
@@ -135,17 +133,8 @@ def test_deadlines_that_cannot_be_kept() -> None:
     assert answer("gavel-cost-slo", one).status == "1 job cannot keep its deadline"
     late = each(TWO, slo_seconds_left=1.0)
     assert answer("gavel-cost-slo", late).status == "2 jobs cannot keep their deadline"
-    dropped = answer("gavel-cost-slo", late, formulation="reference")
-    assert dropped.status == "without deadlines"
     # One that is past is none.
     assert answer("gavel-cost-slo", each(TWO, slo_seconds_left=-5.0)).status == "optimal"
-
-
-def test_makespan_of_the_reference_beyond_its_range() -> None:
-    long = each(TWO, steps_left=3e7)
-    exact = answer("gavel-makespan", long)
-    reference = answer("gavel-makespan", long, formulation="reference")
-    assert reference.objective == pytest.approx(exact.objective, rel=0.06)
 
 
 def test_space_sharing_is_aware() -> None:
@@ -173,7 +162,6 @@ SPOILED: Mapping[str, tuple[Spoil, str]] = {
     "too much": (_values(lambda values: (5.0,) * len(values)), "solver (gave|did)"),
     "below 0": (_values(lambda values: (-5.0,) * len(values)), "solver (answered|did)"),
 }
-REFERENCE = {"formulation": "reference"}
 SOLVED = [n for n in ALLOCATIONS if n not in ("isolated", "proportional", "gavel-gandiva", "gavel-sjf")]
 
 
@@ -186,33 +174,9 @@ def test_a_solver_that_fails_or_lies(name: str, how: str) -> None:
         allocation.allocate(TWO, lambda kind, data: spoil(find(kind, data)[1]))
 
 
-@pytest.mark.parametrize("name", [n for n in SOLVED if n not in ("gavel-fifo", "gavel-strategy-proof")])
-def test_the_reference_does_not_take_a_solver_that_is_missing_for_no_solution(name: str) -> None:
-    def solve(kind: ProblemKind, data: Mapping[str, Any]) -> Found:
-        if kind is ProblemKind.VERTEX:
-            return find(kind, data)
-        return SolutionStatus.FAILED, [], "no ecos"
-
-    allocation = ALLOCATIONS[name](SETTINGS[name].model_validate(REFERENCE))
-    with pytest.raises(AllocationError, match="the solver failed: no ecos"):
-        allocation.allocate(TWO, solve)
-
-
 def answering(found: Found) -> Solve:
     """A solver that answers this, whatever it is asked."""
     return lambda _kind, _data: found
-
-
-def test_finish_times_of_the_reference_fall_back_where_the_solver_finds_nothing() -> None:
-    ftf, makespan = (
-        ALLOCATIONS[name](SETTINGS[name].model_validate(REFERENCE))
-        for name in ("gavel-ftf", "gavel-makespan")
-    )
-    for status in (SolutionStatus.INFEASIBLE, SolutionStatus.UNBOUNDED, SolutionStatus.UNSOLVED):
-        found: Found = status, [], "gave up"
-        assert ftf.allocate(TWO, answering(found)).status == "isolated"
-        with pytest.raises(AllocationError, match="do not end within any time"):
-            makespan.allocate(TWO, answering(found))
 
 
 class NoCones:

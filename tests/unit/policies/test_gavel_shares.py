@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from controller.errors import SettingsError
 from controller.model import Job, Share
 from controller.policies.allocations.settings import SETTINGS
 from controller.policies.mechanisms.rounds.member import Member
@@ -89,9 +88,3 @@ def test_with_weights_users_have_equal_parts(name: str) -> None:
     world = World(shared(name, **SHORT), cluster(1, 1), jobs)
     world.run(until=2000.0)
     assert slowdown(world, jobs[-1]) < 2.2
-
-
-def test_the_reference_rounds_know_no_shares() -> None:
-    with pytest.raises(SettingsError, match="rounds = exact"):
-        shared("gavel-las", rounds="reference")()
-    preset("gavel-hierarchical", rounds="reference")()

@@ -329,11 +329,10 @@ def test_a_job_in_the_middle_of_a_switch_is_counted_like_before_and_after() -> N
     assert counted == [{1, 2}]
 
 
-@pytest.mark.parametrize("rounds", ["exact", "reference"])
-def test_a_gang_does_not_keep_allox_from_the_other_jobs(rounds: str) -> None:
+def test_a_gang_does_not_keep_allox_from_the_other_jobs() -> None:
     """Of three jobs of one GPU each has its turn; the gang has the GPUs that they leave."""
     jobs = [make_job(1, 1, 720.0), make_job(2, 1, 360.0), make_job(3, 1, 600.0), make_job(4, 2, 600.0)]
-    policy = preset("allox", round_seconds=60.0, rounds=rounds, formulation=rounds)
+    policy = preset("allox", round_seconds=60.0)
     ideal = Ideal(policy, cluster(1, 2), jobs)
     ideal.run(until=300.0)
     assert ideal.common["rounds"]["error"] == ""
@@ -341,8 +340,7 @@ def test_a_gang_does_not_keep_allox_from_the_other_jobs(rounds: str) -> None:
     assert ideal.reasons[JobId(4)] == "waits for its turn: it is allocated no part of the time"
     ideal.run(until=1500.0)
     assert {1, 2, 3} == set(ideal.timeline.ends) and ideal.running() == {4}
-    if rounds == "exact":
-        assert "which no job with a part of them takes" in ideal.reasons[JobId(4)]
+    assert "which no job with a part of them takes" in ideal.reasons[JobId(4)]
 
 
 def test_a_damaged_memory_counts_as_none() -> None:

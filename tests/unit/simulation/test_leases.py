@@ -18,13 +18,35 @@ from controller.simulation.outcome import Outcome
 from controller.simulation.traces import TraceJob
 from tests.unit.simulation.test_simulation import IDEAL
 
-LEASES = IDEAL + "lease_seconds = 100.0\n"
+FIFO = 'name = "fifo"'
+ROOT = Path(__file__).resolve().parents[3]
+
+SITE = """
+from benchmarks.fidelity.gavel_ways.leases import Leases
+
+class Kind(Leases):
+    seconds, failures = 100.0, 0
+
+class Strict(Leases):
+    seconds, failures = 100.0, 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def site_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "leases.py").write_text(SITE)
+    monkeypatch.chdir(tmp_path)
 
 
 def simulate(
-    jobs: list[TraceJob], table: Throughputs, cluster: str, policy: str = "fifo", more: str = ""
+    jobs: list[TraceJob],
+    table: Throughputs,
+    cluster: str,
+    leases: str = "Kind",
+    policy: str = 'name = "fifo"',
 ) -> Outcome:
-    settings = parse_settings(f'policy.name = "{policy}"\n{LEASES}{more}', "s.toml")
+    progress = f'{IDEAL}progress = "./leases.py:{leases}"\n'
+    settings = parse_settings(f"{progress}measure_rates = false\n[policy]\n{policy}\n", "s.toml")
     rates: dict[str, dict[Configuration, Rate]] = {}
     for model, where, rate in declared(table, types={}):
         rates.setdefault(model, {})[where] = rate
@@ -56,25 +78,22 @@ def test_a_gang_with_fewer_steps_left_than_gpus_is_dropped() -> None:
     table = Throughputs({("v100", "m", 1): 1.0, ("v100", "m", 4): 1.0})
     jobs = [job("a", 203, gpus=4), job("b", 7, line=3)]
     assert [o.id for o in simulate(jobs, table, "v100:4").jobs] == ["a", "b"]
-    outcome = simulate(jobs, table, "v100:4", more="lease_failures = 3\n")
+    outcome = simulate(jobs, table, "v100:4", leases="Strict")
     (b,) = outcome.jobs
     assert outcome.submitted == 2
     assert b.id == "b"
     assert b.start_seconds == pytest.approx(200 + 3 * 3)
 
 
-PAIRED = """lease_failures = 3
-[policy.gavel-las]
-rounds = "reference"
-round_seconds = 100.0
-space_sharing = true
+PAIRED = f"""name = "{ROOT}/benchmarks/fidelity/gavel_ways/rounds.py:Las"
+own = {{ round_seconds = 100.0, space_sharing = true }}
 """
 
 
 def test_two_on_the_same_gpu_are_done_when_the_later_one_is() -> None:
     table = Throughputs({("v100", "m", 1): 1.0}, {("v100", "m", 1, "m", 1): 0.8})
     jobs = [job("a", 50), job("b", 70, line=3)]
-    outcome = simulate(jobs, table, "v100:1", policy="gavel-las", more=PAIRED)
+    outcome = simulate(jobs, table, "v100:1", leases="Strict", policy=PAIRED)
     assert [o.start_seconds for o in outcome.jobs] == [0, 0]
     assert [o.end_seconds for o in outcome.jobs] == pytest.approx([70 / 0.8] * 2)
 
@@ -82,7 +101,7 @@ def test_two_on_the_same_gpu_are_done_when_the_later_one_is() -> None:
 def test_a_job_does_not_ask_for_a_type_that_it_cannot_run_on() -> None:
     table = Throughputs({("v100", "m", 1): 1.0, ("k80", "m", 1): 0.0})
     jobs = [job("a", 90), job("b", 90, line=3)]
-    outcome = simulate(jobs, table, "v100:1,k80:1", policy="gavel-las", more="measure_rates = false\n")
+    outcome = simulate(jobs, table, "v100:1,k80:1", policy='name = "gavel-las"')
     a, b = outcome.jobs
     assert [a.start_seconds, a.end_seconds] == pytest.approx([0, 90])
     assert b.start_seconds >= 90
@@ -105,5 +124,5 @@ def test_nothing_is_measured_where_jobs_do_not_tell() -> None:
 
 
 def test_leases_and_rounds_exclude_each_other() -> None:
-    with pytest.raises(SettingsError, match="two kinds of rounds"):
-        parse_settings(LEASES + "round_seconds = 60.0\n", "s.toml")
+    with pytest.raises(SettingsError, match="both say when jobs end"):
+        parse_settings(f'{IDEAL}progress = "./leases.py:Kind"\nround_seconds = 60.0\n', "s.toml")

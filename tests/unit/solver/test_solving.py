@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from itertools import chain, repeat
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +21,7 @@ from tests.unit.allocations.problems import answer, everyday
 from tests.unit.draws import draws
 from tests.unit.solver.rows import Rows
 
-BOTH = [kind for kind in ProblemKind if kind not in (ProblemKind.QUEUES, ProblemKind.ALLOCATION)]
+BOTH = [kind for kind in ProblemKind if kind is not ProblemKind.ALLOCATION]
 
 
 def solved(problem: Problem) -> Solution:
@@ -79,14 +77,6 @@ def test_equal_is_equal(kind: ProblemKind) -> None:
     program.at_most([(x, -1.0)], -1.0)
     program.at_most([(y, -1.0)], 0.0)
     assert solved(Problem(kind, program.data())).values == pytest.approx((1.0, 1.5), abs=1e-6)
-
-
-def test_queues_have_the_least_sum() -> None:
-    """One machine: the shortest job is the third from the end. Two: each job is on its fast one."""
-    one = {"seconds": [[3.0], [1.0], [2.0]], "delays": [0.0, 5.0, 0.0], "variables": 3}
-    assert solved(Problem(ProblemKind.QUEUES, one)).values == (0.0, 2.0, 1.0)
-    two = {"seconds": [[9.0, 1.0], [1.0, 9.0]], "delays": [0.0, 0.0], "variables": 2}
-    assert solved(Problem(ProblemKind.QUEUES, two)).values == (1.0, 0.0)
 
 
 def test_a_second_order_cone() -> None:
@@ -227,21 +217,6 @@ def test_a_solver_that_finds_nothing_is_not_the_last_that_is_asked(
     found = find(kind, {**FEW, "cones": [["nonnegative", 1]]}, dict.fromkeys(kinds, solve))
     assert (found[0].value, found[2]) == (status, error)
     assert asked == answers
-
-
-@pytest.mark.parametrize("flag", [-1, -2, -3, -7])
-def test_ecos_that_gives_up_is_not_one_that_is_missing(flag: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """-1: too many iterations. -2, -3: numbers that it cannot go on with."""
-    program = Rows()
-    program.at_most([(program.variables(1, cost=-1.0)[0], 1.0)], 1.0)
-    problem = Problem(ProblemKind.ECOS, program.data())
-    ecos = SimpleNamespace(solve=lambda *_args, **_options: {"info": {"exitFlag": flag}})
-    monkeypatch.setitem(sys.modules, "ecos", ecos)
-    found = solved(problem)
-    assert (found.status, found.error) == (SolutionStatus.UNSOLVED, f"ECOS: exit flag {flag}")
-    monkeypatch.setitem(sys.modules, "ecos", None)
-    found = solved(problem)
-    assert found.status is SolutionStatus.FAILED and "module ecos" in found.error
 
 
 RATES = st.lists(st.lists(st.floats(0.1, 10.0), min_size=2, max_size=2), min_size=1, max_size=8)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain, takewhile
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from controller.model import Job, JobId
 from controller.policies.allocations.allocation import Jobs
@@ -38,60 +38,52 @@ def priority(fraction: float, received_rounds: float) -> float:
     return fraction / received_rounds if received_rounds > 0 else math.inf
 
 
-class Ordering(Protocol):
-    """In which order jobs are given types."""
-
-    def order(
-        self, members: Iterable[Member], types: Collection[str], now: float, round_seconds: float
-    ) -> Iterable[Choice]:
-        """Every job and every pair with every kind of GPUs of which it has a fraction, in order; then, as
-        `extra`, every job with those of which it has none. `types`: these kinds alone."""
-        ...
-
-
 Head: TypeAlias = tuple[int, bool, float]
 """The smaller the earlier: jobs of a higher class, then of users with a larger fair-share factor."""
 
 
-class GlobalList:
-    """By priority, then by deficit and fraction, then first come, first served. Among what is beyond
-    fractions those come first who had the least of that. Where users come in an order, all this is so among
-    the jobs of users of the same rank."""
+def in_order(
+    members: Iterable[Member], types: Collection[str], now: float, round_seconds: float
+) -> Iterable[Choice]:
+    """Every job and every pair with every kind of GPUs of which it has a fraction; then, as `extra`, every
+    job with those of which it has none. By priority, then by deficit and fraction, then first come, first
+    served. Among what is beyond fractions those come first who had the least of that. Where users come in an
+    order, all this is so among the jobs of users of the same rank.
 
-    def order(
-        self, members: Iterable[Member], types: Collection[str], now: float, round_seconds: float
-    ) -> Iterable[Choice]:
-        present = {member.id: member for member in members}
-        found: dict[Head, list[tuple[Any, ...]]] = {}
-        by_head: dict[Head, list[Member]] = {}
-        for member in present.values():
-            job = member.job
-            own, submitted = _head(job), job.submit_time
-            by_head.setdefault(own, []).append(member)
-            for slot, account in member.accounts.items():
-                gpu_type, beside = slot
-                if account.fraction < LEAST_FRACTION or gpu_type not in types or gpu_type not in member.types:
+    Args:
+        types: these kinds alone.
+    """
+    present = {member.id: member for member in members}
+    found: dict[Head, list[tuple[Any, ...]]] = {}
+    by_head: dict[Head, list[Member]] = {}
+    for member in present.values():
+        job = member.job
+        own, submitted = _head(job), job.submit_time
+        by_head.setdefault(own, []).append(member)
+        for slot, account in member.accounts.items():
+            gpu_type, beside = slot
+            if account.fraction < LEAST_FRACTION or gpu_type not in types or gpu_type not in member.types:
+                continue
+            jobs: Jobs = (job.id,)
+            head, since = own, submitted
+            if beside != ALONE:
+                # A pair is listed with the first of the two.
+                other = present.get(beside) if beside > job.id else None
+                if other is None or gpu_type not in other.types:
                     continue
-                jobs: Jobs = (job.id,)
-                head, since = own, submitted
-                if beside != ALONE:
-                    # A pair is listed with the first of the two.
-                    other = present.get(beside) if beside > job.id else None
-                    if other is None or gpu_type not in other.types:
-                        continue
-                    jobs, since = (job.id, beside), min(submitted, other.job.submit_time)
-                    head = min(own, _head(other.job))
-                urgency = _urgency(account, member.received(slot, now), round_seconds)
-                found.setdefault(head, []).append((*urgency, since, jobs, gpu_type))
-        for keys in found.values():
-            keys.sort()
-        return chain.from_iterable(
-            chain(
-                (Choice(key[-2], key[-1]) for key in found.get(head, ())),
-                _extra(by_head[head], types, round_seconds),
-            )
-            for head in sorted(by_head)
+                jobs, since = (job.id, beside), min(submitted, other.job.submit_time)
+                head = min(own, _head(other.job))
+            urgency = _urgency(account, member.received(slot, now), round_seconds)
+            found.setdefault(head, []).append((*urgency, since, jobs, gpu_type))
+    for keys in found.values():
+        keys.sort()
+    return chain.from_iterable(
+        chain(
+            (Choice(key[-2], key[-1]) for key in found.get(head, ())),
+            _extra(by_head[head], types, round_seconds),
         )
+        for head in sorted(by_head)
+    )
 
 
 def _head(job: Job) -> Head:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from controller.model import GpuId, JobId, Placement
-from controller.policies.mechanisms.rounds.choosing import Choice, Choosing, GlobalList, Ordering
+from controller.policies.mechanisms.rounds.choosing import Choice, Choosing, in_order
 from controller.policies.mechanisms.rounds.kinds import kinds, type_of_kind
 from controller.policies.mechanisms.rounds.laying import Layout, find_together, place
 from controller.policies.mechanisms.rounds.member import ALONE, LEAST_FRACTION, Member
@@ -25,7 +25,6 @@ class Deciding:
         pools: Pools,
         members: Mapping[JobId, Member],
         settings: RoundSettings,
-        ordering: Ordering | None,
         sharing: Sharing,
         *,
         pairs: bool,
@@ -36,7 +35,6 @@ class Deciding:
             pairs: jobs that share GPUs do so because a round has chosen them together.
         """
         self._pools, self._members, self._settings, self._pairs = pools, members, settings, pairs
-        self._ordering = ordering or GlobalList()
         self.sharing = sharing
         """Who may share GPUs; anew in each plan."""
         self._listed: Iterable[Choice] | None = None
@@ -58,7 +56,7 @@ class Deciding:
             if member.standing in (RUNNING, WAITING):
                 candidates.append(member)
         types, length = kinds(self._pools.types), self._settings.round_seconds
-        self._listed = self._ordering.order(candidates, types, now, length)
+        self._listed = in_order(candidates, types, now, length)
 
     def unlist(self) -> None:
         """They are to be put in order anew."""
@@ -116,7 +114,7 @@ class Deciding:
             and not draft.of(m.id).gpus
             and (m.allocated or not allocating)
         ]
-        order = self._ordering.order(idle, kinds(free), now, self._settings.round_seconds)
+        order = in_order(idle, kinds(free), now, self._settings.round_seconds)
         chosen = self._lay_out(draft, idle, [], order, free, now)
         return arrived | {job_id for choice in chosen for job_id in choice.jobs}
 

@@ -12,13 +12,12 @@ The plan depends on the snapshot and the memory alone. What is kept between call
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from controller.model import NOWHERE, JobId, Memory, Note, Placement, Plan, Snapshot, StateAt, Target
 from controller.model.timers import TINY
 from controller.policies.allocations.allocation import Fractions, Given, Pair
-from controller.policies.mechanisms.rounds.choosing import Ordering
 from controller.policies.mechanisms.rounds.deciding import Deciding
 from controller.policies.mechanisms.rounds.effort import Effort
 from controller.policies.mechanisms.rounds.given import NO_TERMS, Terms, equal_share, make_given
@@ -40,9 +39,6 @@ from controller.policies.recalled import mapping, remembered_time
 class Rounds:
     """An allocation and moves, composed into a policy."""
 
-    _estimates = True
-    """Rates of pairs that are estimated count until they are measured."""
-
     def __init__(
         self,
         allocation: Stated,
@@ -50,7 +46,6 @@ class Rounds:
         *,
         name: str = "allocation",
         moves: Sequence[Move] = (),
-        ordering: Ordering | None = None,
         terms: Terms = NO_TERMS,
         pairs: bool = False,
     ) -> None:
@@ -60,7 +55,7 @@ class Rounds:
             pairs: two jobs may be allocated the same GPUs at the same time.
         """
         self._terms, self._pairing = terms, Pairing(pairs)
-        self._settings, self._moves, self._ordering = settings, tuple(moves), ordering
+        self._settings, self._moves = settings, tuple(moves)
         self._ready = True
         """Something changed since the last decision."""
         self._kept_waiting = False
@@ -78,7 +73,7 @@ class Rounds:
             self._reset(snapshot, memory if changed.everything else self._remembered())
         notes: dict[JobId, Note] = {}
         touched = set(changed.jobs if known else {*snapshot.jobs, *self._recalled})
-        self._deciding.sharing = self._look(snapshot)
+        self._deciding.sharing = Sharing(snapshot)
         self._effort = Effort()
         self._effort.spend(len(touched))
         self._take_over(snapshot, touched, notes)
@@ -89,7 +84,7 @@ class Rounds:
         mark = draft.mark()
         if self._sharing and self._laid is None:
             put = touched | draft.put_since() | said_now.keys()
-            self._part(snapshot, draft, with_partners(snapshot, put) & self._sharing)
+            part(snapshot, draft, with_partners(snapshot, put) & self._sharing)
         for move in () if self._effort.put_off else self._moves:
             move.propose(snapshot, draft)
         moves_learned = draft.remembered != self._moves_remember
@@ -118,8 +113,7 @@ class Rounds:
             self._pools,
             self._members,
             self._settings,
-            self._ordering,
-            self._look(snapshot),
+            Sharing(snapshot),
             pairs=self._pairing.on,
         )
         self._laid: Laid | None = None
@@ -133,7 +127,7 @@ class Rounds:
         """Of what they were made last."""
         self._digest = digest(sorted(self._workers.items()))
         """Of all of them, and of the GPUs."""
-        self._speeds = Speeds(snapshot.rates, self._estimates)
+        self._speeds = Speeds(snapshot.rates)
         """As the digests have them."""
         self._observing = Observing(
             self._settings, self._pools, self._members, self._speeds, pairs=self._pairing.on
@@ -158,14 +152,18 @@ class Rounds:
         return Memory({"rounds": self._common, "moves": self._moves_remember}, notes)
 
     def _common_changes(self, moves_learned: bool) -> Mapping[str, Any]:
-        before, self._common = self._common, {**self._solving.common(), **self._own_common()}
+        before, self._common = (
+            self._common,
+            {
+                **self._solving.common(),
+                **self._pairing.common(),
+                "due": self._due,
+                "reset_at": self._reset_at,
+                "bound": self._bound,
+            },
+        )
         changes: dict[str, Any] = {"rounds": self._common} if self._common != before else {}
         return {**changes, "moves": self._moves_remember} if moves_learned else changes
-
-    def _own_common(self) -> dict[str, Any]:
-        """What is remembered beyond the jobs and the problem under way."""
-        own = {"due": self._due, "reset_at": self._reset_at, "bound": self._bound}
-        return {**own, **self._pairing.common()}
 
     def _note_changes(self, notes: dict[JobId, Note]) -> Mapping[JobId, Note]:
         for job_id in self._changed & self._members.keys():
@@ -247,7 +245,7 @@ class Rounds:
             if not self._effort.allows(len(self._members)):
                 return
             # What was measured meanwhile counts from this round on.
-            self._speeds = self._observing.speeds = Speeds(snapshot.rates, self._estimates)
+            self._speeds = self._observing.speeds = Speeds(snapshot.rates)
             for member in self._members.values():
                 self._observing.find_kinds(member)
                 self._give_digest(member.id, self._digest_of(member))
@@ -302,16 +300,6 @@ class Rounds:
                     member.account(gpu_type).fraction = fraction
                 member.since = self._now
                 self._changed.add(member.id)
-
-    # -- sharing --------------------------------------------------------------------------------------
-
-    def _look(self, snapshot: Snapshot) -> Sharing:
-        """Who may share GPUs now."""
-        return Sharing(snapshot)
-
-    def _part(self, snapshot: Snapshot, draft: Draft, sharing: Collection[JobId]) -> None:
-        """Separate those of these that may not share GPUs."""
-        part(snapshot, draft, sharing)
 
     # -- deciding -------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -42,21 +42,6 @@ class RoundSettings(Section):
         False,
         "Time on as few nodes as a gang needs and time on more nodes are allocated apart, where its rates on "
         "both are known, and it is placed so. For jobs that leave the number of nodes to the policy.",
-    )
-
-    rounds: Literal["exact", "reference"] = setting(
-        "exact",
-        "exact: one list by what each job had of its part. reference: as Gavel's simulator, for comparisons "
-        "(docs/gavel.md): then change_types is true, refill and placement_sensitive are false.",
-    )
-    type_order: list[str] = setting(
-        [], "rounds = reference: types are gone through in this order; others follow by name.", max_length=64
-    )
-    type_seed: int = setting(
-        0, "rounds = reference, throughputs not aware: how the order of types is drawn.", ge=0, le=2**31
-    )
-    duration_type: str = setting(
-        "", "rounds = reference: durations are declared for this type. Empty: for each job's fastest."
     )
 
     @classmethod

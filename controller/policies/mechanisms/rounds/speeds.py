@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from controller.model import Configuration, Provenance, Rate, rate_key
+from controller.model import Configuration, Rate, rate_key
 from controller.policies.mechanisms.rounds.kinds import scattered
 from controller.policies.mechanisms.rounds.member import Member
 
@@ -17,18 +17,15 @@ Together = Mapping[str, tuple[float, float]]
 class Speeds:
     """One table of rates, as `Snapshot.rates` had it."""
 
-    def __init__(self, rates: Table, estimates: bool = True) -> None:
-        """`estimates`: they count where nothing is measured or declared."""
-        self._table = self._rates = dict(rates)
-        if not estimates:
-            self._rates = {model: _without_estimates(known) for model, known in rates.items()}
+    def __init__(self, rates: Table) -> None:
+        self._rates = dict(rates)
         self._alone: dict[tuple[str, int, tuple[str, ...]], Mapping[str, float]] = {}
         self._scattered: dict[tuple[str, int], Mapping[str, tuple[int, float]]] = {}
         self._together: dict[int, dict[str, dict[str, Together]]] = {}
 
     def same(self, rates: Table) -> bool:
         """Whether this is the table."""
-        return self._table == rates
+        return self._rates == rates
 
     def alone(self, member: Member) -> Mapping[str, float]:
         """Samples per second of the job alone, by the types that it may run on. A type that nothing is known
@@ -95,7 +92,3 @@ class Speeds:
                 if known is None or where.nodes < known[0]:
                     found[where.gpu_type] = (where.nodes, rate.samples_per_second)
         return {gpu_type: speed for gpu_type, (_, speed) in found.items()}
-
-
-def _without_estimates(known: Mapping[Configuration, Rate]) -> Mapping[Configuration, Rate]:
-    return {where: rate for where, rate in known.items() if rate.provenance is not Provenance.ESTIMATED}

@@ -24,15 +24,22 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 from controller.model import JobId
 from controller.policies.allocations.allocation import Fractions, Jobs
-from controller.policies.mechanisms.rounds.choosing import Choice, Choosing
-from controller.policies.mechanisms.rounds.member import ALONE
 
 Row = dict[str, float]
 """By GPU type."""
+ALONE = JobId(-1)
+"""In place of a partner."""
+
+
+class Choice(NamedTuple):
+    """One job, or the two of a pair, on a type."""
+
+    jobs: Jobs
+    gpu_type: str
 
 
 @dataclass(slots=True)
@@ -125,7 +132,6 @@ class Books:
         """The last reset; the end of the last round in which jobs ran."""
         self._news = True
         """Something happened that an allocation depends on."""
-        self._shuffles = 0
         self._random = _shuffler(seed)
 
     # -- jobs ----------------------------------------------------------------------------------------
@@ -219,11 +225,14 @@ class Books:
         order = list(self._types)
         if self._seed is not None:
             self._random.shuffle(order)
-            self._shuffles += 1
-        rows = dict(self._rows())
-        listed = [Choice(jobs, gpu_type) for gpu_type in order for jobs in self._listed(gpu_type, rows)]
-        gpus = {job_id: book.gpus for job_id, book in self.jobs.items()}
-        chosen = Choosing(listed, gpus, workers).go_on()
+        rows, left, taken, chosen = dict(self._rows()), dict(workers), set[JobId](), list[Choice]()
+        for gpu_type in order:
+            for jobs in self._listed(gpu_type, rows):
+                size = self.jobs[jobs[0]].gpus
+                if size <= left.get(gpu_type, 0) and taken.isdisjoint(jobs):
+                    chosen.append(Choice(jobs, gpu_type))
+                    taken.update(jobs)
+                    left[gpu_type] -= size
         return [choice for choice in chosen if rows[choice.jobs].fractions is not None]
 
     def _listed(self, gpu_type: str, rows: Mapping[Jobs, Counted]) -> list[Jobs]:
@@ -292,79 +301,7 @@ class Books:
             row.seconds[grant.gpu_type] += seconds
             self._totals[grant.gpu_type] += seconds
 
-    # -- memory --------------------------------------------------------------------------------------
-
-    def dump(self) -> list[Any]:
-        """JSON."""
-        return [
-            dict(self._totals),
-            self._reset_at,
-            self._ended_at,
-            self._news,
-            self._shuffles,
-            [[job_id, *_dump_book(book)] for job_id, book in self.jobs.items()],
-            [[list(jobs), *_dump_pair(pair)] for jobs, pair in self.pairs.items()],
-            [[jobs[0], dict(row)] for jobs, row in self.gone.items()],
-        ]
-
-    def load(self, raw: Any) -> None:
-        """Undo `dump`. Raises ValueError, TypeError, KeyError."""
-        totals, reset_at, ended_at, news, shuffles, jobs, pairs, gone = raw
-        if set(totals) != set(self._types):
-            return  # Other GPUs: everything is counted anew.
-        self._totals, self._reset_at, self._ended_at = dict(totals), float(reset_at), float(ended_at)
-        self._news, self._shuffles = bool(news), int(shuffles)
-        for _ in range(self._shuffles):
-            self._random.shuffle(list(self._types))
-        self.jobs = {JobId(job_id): _load_book(row) for job_id, *row in jobs}
-        self.pairs = {(JobId(one), JobId(other)): _load_pair(row) for (one, other), *row in pairs}
-        self.gone = {(JobId(job_id),): dict(row) for job_id, row in gone}
-
 
 def _shuffler(seed: int | None) -> random.Random:
     """Gavel's code has one seed for all of its generators; that for types adds 5."""
     return random.Random(None if seed is None else seed + 5)
-
-
-def _dump_book(book: Book) -> list[Any]:
-    grant = book.grant
-    return [
-        book.gpus,
-        dict(book.throughput),
-        book.steps_left,
-        dict(book.seconds),
-        dict(book.deficit),
-        None if book.fractions is None else dict(book.fractions),
-        book.isolated_seconds,
-        None if book.isolated_since is None else list(book.isolated_since),
-        None if grant is None else [grant.gpu_type, grant.steps, grant.until, grant.beside],
-    ]
-
-
-def _load_book(row: list[Any]) -> Book:
-    gpus, throughput, steps_left, seconds, deficit, fractions, isolated_seconds, since, grant = row
-    book = Book(
-        gpus=gpus,
-        throughput=throughput,
-        steps_left=steps_left,
-        seconds=seconds,
-        deficit=deficit,
-        fractions=fractions,
-        isolated_seconds=isolated_seconds,
-    )
-    book.isolated_since = None if since is None else (since[0], since[1])
-    book.grant = None if grant is None else Grant(*grant)
-    return book
-
-
-def _dump_pair(pair: PairBook) -> list[Any]:
-    rates = {gpu_type: list(both) for gpu_type, both in pair.rates.items()}
-    fractions = None if pair.fractions is None else dict(pair.fractions)
-    return [rates, dict(pair.seconds), dict(pair.deficit), fractions]
-
-
-def _load_pair(row: list[Any]) -> PairBook:
-    raw, seconds, deficit, fractions = row
-    rates = {gpu_type: (float(one), float(other)) for gpu_type, (one, other) in raw.items()}
-    slower = {gpu_type: min(both) for gpu_type, both in rates.items()}
-    return PairBook(rates=rates, throughput=slower, seconds=seconds, deficit=deficit, fractions=fractions)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Problems with second-order cones, by ECOS: for comparisons with code that uses it. It is GPL-3.0 and an
-extra of its own."""
+"""Problems with second-order cones, by ECOS, which Gavel's code uses. It is GPL-3.0 and no part of the
+product."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ import numpy as np
 from scipy import sparse
 
 from controller.model.solving import Cone, SolutionStatus
+from controller.policies.allocations.allocation import AllocationError
 from controller.solver.problem_data import Found, answered, matrix_of
 
 
 def solve_ecos(data: Mapping[str, Any]) -> Found:
-    """The solution, also where ECOS calls it inaccurate. Rows keep their order within a kind of cone."""
-    import ecos
-
+    """The solution, also where ECOS calls it inaccurate. Rows keep their order within a kind of cone. Raises
+    AllocationError where there is no ECOS."""
+    try:
+        import ecos
+    except ImportError as missing:
+        raise AllocationError("this needs ECOS: pip install ecos==2.0.14") from missing
     matrix = sparse.csr_array(matrix_of(data))
     limits = np.asarray(data["limits"], float)
     rows: dict[Cone, list[int]] = {Cone.ZERO: [], Cone.NONNEGATIVE: [], Cone.SECOND_ORDER: []}

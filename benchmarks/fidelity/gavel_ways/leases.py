@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Leases of simulated jobs, as in Gavel's simulator: jobs go on in whole steps, and all stop together."""
+"""Leases of simulated jobs, as in Gavel's simulator: jobs go on in whole steps, and all stop together. Named
+as `simulation.progress` in gavel.toml."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from controller.model import GpuId, JobId
+from controller.slurm.progress import Clock, End
 from controller.slurm.simulated_job import SimulatedJob
 
 
@@ -32,27 +35,22 @@ class Leases:
     others get another lease. A job that is done earlier keeps its GPUs until then.
 
     Jobs on the same GPUs are done when the last of them is. Where the lease of one fails, that of all does,
-    and is not counted.
+    and is not counted. Implements `Progress`.
     """
 
-    def __init__(
-        self,
-        seconds: float,
-        failures: int,
-        clock: Callable[[], float],
-        end: Callable[[SimulatedJob, str, float], None],
-    ) -> None:
-        """
-        Args:
-            seconds: a lease is for as many steps as fit into this time.
-            failures: a job whose leases fail so often in a row is dropped. 0: none fails.
-            end: called with a job that ends, the state that Slurm shows, and when its work was done.
-        """
-        self._seconds, self._failures, self._clock, self._end = seconds, failures, clock, end
+    seconds: ClassVar[float] = 360.0
+    """A lease is for as many steps as fit into this time."""
+    failures: ClassVar[int] = 5
+    """A job whose leases fail so often in a row is dropped. 0: none fails."""
+
+    def __init__(self) -> None:
         self._held: dict[JobId, Lease] = {}
         self._failed: dict[JobId, int] = {}
         """How often in a row."""
         self._timer: asyncio.TimerHandle | None = None
+
+    def attach(self, clock: Clock, end: End) -> None:
+        self._clock, self._end = clock, end
 
     def begin(self, job: SimulatedJob, now: float) -> None:
         """The job works at its rate from now on."""
@@ -62,16 +60,16 @@ class Leases:
     def stop(self, job: SimulatedJob) -> None:
         """The job works no more."""
         if self._held.pop(job.id, None) is not None:
-            job.lease_seconds = math.inf
+            job.allowed_seconds = math.inf
             self._set_timer()
 
     def _lease(self, job: SimulatedJob, now: float) -> Lease:
         speed = job.steps_per_second * job.rate
         left = round((job.work_seconds - job.done_seconds) * job.steps_per_second)
-        steps = min(math.floor(self._seconds * speed), left)
+        steps = min(math.floor(self.seconds * speed), left)
         gpus = len(job.binding)
-        fails = self._failures > 0 and (steps <= 0 or (gpus > 1 and steps < gpus))
-        job.lease_seconds = 0.0 if fails else steps / job.steps_per_second
+        fails = self.failures > 0 and (steps <= 0 or (gpus > 1 and steps < gpus))
+        job.allowed_seconds = 0.0 if fails else steps / job.steps_per_second
         return Lease(job, steps, now + steps / speed, steps == left, fails)
 
     def _set_timer(self) -> None:
@@ -90,8 +88,8 @@ class Leases:
             fails, until = any(lease.fails for lease in together), max(lease.until for lease in together)
             for lease in together:
                 job, lease.fails, lease.until = lease.job, fails, until
-                job.done_seconds += 0.0 if fails else job.lease_seconds
-                job.working_since, job.lease_seconds = now, math.inf
+                job.done_seconds += 0.0 if fails else job.allowed_seconds
+                job.working_since, job.allowed_seconds = now, math.inf
                 if len(together) == 1:
                     self._failed[job.id] = self._failed.get(job.id, 0) + 1 if fails else 0
         going_on = [lease.job for lease in held.values() if not self._ended(lease, now)]
@@ -102,7 +100,7 @@ class Leases:
     def _ended(self, lease: Lease, now: float) -> bool:
         """Whether the job ends with this lease."""
         job = lease.job
-        if lease.fails and self._failed.get(job.id, 0) >= self._failures:
+        if lease.fails and self._failed.get(job.id, 0) >= self.failures:
             self._end(job, "FAILED", now)
         elif lease.last and not lease.fails:
             self._end(job, "COMPLETED", lease.until)

@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
 
 import pytest
 
-from controller.model import JobId
-from controller.policies.mechanisms.rounds.reference import Books
-from controller.policies.mechanisms.rounds.reference_rounds import ReferenceRounds
+from benchmarks.fidelity.gavel_ways.books import Books
+from controller.model import JobId, Memory, Snapshot
+from controller.policies.assemble import make_policy
 from controller.policies.site import Guarded
-from tests.unit.policies.presets import preset
+from controller.simulation.configure import configure
+from tests.unit.policies.ideal import Ideal, cluster, make_job
 
+GAVEL = Path(__file__).resolve().parents[3] / "benchmarks/fidelity/gavel.toml"
 TYPES = ("v100", "k80")
 
 
@@ -242,56 +243,39 @@ def test_where_one_of_a_pair_gets_nothing_done_neither_does() -> None:
     assert made.may_reset(0.0)
 
 
-def test_books_with_pairs_are_remembered() -> None:
-    made = paired()
-    made.begin({JobId(1): "v100", JobId(2): "v100"}, 0.0, {JobId(1): JobId(2), JobId(2): JobId(1)})
-    other = Books(TYPES, 360.0, 1920.0, None)
-    other.load(json.loads(json.dumps(made.dump())))
-    for each in (made, other):
-        each.end()
-    assert other.dump() == made.dump()
-    assert other.choose({"v100": 1, "k80": 1}) == made.choose({"v100": 1, "k80": 1})
-
-
-@pytest.mark.parametrize("seed", [None, 0])
-def test_what_is_remembered_goes_on_the_same(seed: int | None) -> None:
-    rows = {n: {"v100": 0.1 * n, "k80": 0.5 - 0.1 * n} for n in (1, 2, 3, 4)}
-    made, now = books(rows, seed=seed), 0.0
-    for _ in range(3):
-        _, now = play(made, now, v100=1, k80=1)
-    made.begin({JobId(1): "v100"}, now)
-    other = Books(TYPES, 360.0, 1920.0, seed)
-    other.load(json.loads(json.dumps(made.dump())))
-    for each in (made, other):
-        each.end()
-    assert other.dump() == made.dump()
-    for _ in range(5):
-        assert chosen(other, v100=1, k80=1) == chosen(made, v100=1, k80=1)
-
-
 def test_fractions_of_a_job_that_ended_are_known_until_the_next_allocation() -> None:
     made = books({1: {"v100": 1.0}, 2: {"k80": 1.0}})
     made.remove(JobId(1))
-    kept = Books(TYPES, 360.0, 1920.0, None)
-    kept.load(json.loads(json.dumps(made.dump())))
-    assert kept.gone == made.gone == {(JobId(1),): {"v100": 1.0, "k80": 0.0}}
+    assert made.gone == {(JobId(1),): {"v100": 1.0, "k80": 0.0}}
     made.adopt({JobId(2): {"k80": 1.0}})
     assert not made.gone
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "shuffled"),
+    ("name", "settings", "drawn"),
     [
-        ("gavel-las", {"throughputs": "agnostic"}, True),
-        ("gavel-las", {}, False),
-        ("isolated", {}, True),
-        ("gavel-gandiva", {}, False),
+        ("gavel-las", ["throughputs=agnostic"], True),
+        ("gavel-las", [], False),
+        ("isolated", [], True),
+        ("gavel-gandiva", [], False),
     ],
 )
-def test_types_are_shuffled_where_neither_speeds_nor_pairs_are_known(
-    name: str, settings: dict[str, Any], shuffled: bool
+def test_types_are_drawn_where_neither_speeds_nor_pairs_are_known(
+    name: str, settings: list[str], drawn: bool
 ) -> None:
-    guarded = preset(name, rounds="reference", formulation="reference", type_seed=1, **settings)()
-    assert isinstance(guarded, Guarded) and isinstance(guarded.policy, ReferenceRounds)
-    made = guarded.policy
-    assert (made._seed is not None) is shuffled
+    guarded = make_policy(configure(GAVEL, name, ["type_seed=1", *settings]).policy)
+    assert isinstance(guarded, Guarded)
+    guarded.plan(Snapshot(time=0.0, nodes={}, jobs={}), Memory())
+    books: Books = guarded.policy._books  # type: ignore[attr-defined]
+    assert (books._seed is not None) is drawn
+
+
+def test_a_gang_does_not_keep_allox_from_the_other_jobs() -> None:
+    """Of three jobs of one GPU each has its turn; the gang has the GPUs that they leave."""
+    jobs = [make_job(1, 1, 720.0), make_job(2, 1, 360.0), make_job(3, 1, 600.0), make_job(4, 2, 600.0)]
+    settings = configure(GAVEL, "allox", ["round_seconds=60.0"]).policy
+    ideal = Ideal(lambda: make_policy(settings), cluster(1, 2), jobs)
+    ideal.run(until=300.0)
+    assert len(ideal.running()) == 2 and 4 not in ideal.running()
+    ideal.run(until=1500.0)
+    assert {1, 2, 3} == set(ideal.timeline.ends) and ideal.running() == {4}
