@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from controller.errors import SettingsError
-from controller.policies.mechanisms.in_order import InOrder
-from controller.policies.mechanisms.rounds.policy import Rounds
+from controller.policies.mechanisms.frame import Frame
+from controller.policies.mechanisms.ordered import Ordered
 from controller.policies.moves.balance import Balance
 from controller.policies.moves.checked import Checked
 from controller.policies.moves.defragment import Defragment
@@ -45,7 +45,7 @@ def make_policy(settings: PolicySettings) -> Policy:
     preset = PRESETS.get(settings.name)
     policy = preset(settings.chosen, moves) if preset else _own_policy(settings, moves, parts)
     check_own(settings.own, parts)
-    if "grow" in settings.moves and not isinstance(policy, InOrder):
+    if "grow" in settings.moves and not (isinstance(policy, Frame) and isinstance(policy.mechanism, Ordered)):
         raise SettingsError(
             f"policy.moves: {settings.name} computes shares for the sizes that jobs ask "
             "for, which grow changes"
@@ -60,7 +60,7 @@ def make_policy(settings: PolicySettings) -> Policy:
 def _rule(name: str, policy: Policy) -> Rule:
     """How shares count for this policy: by the weights that it reads, or as an order of users. A site's own
     whole policy may read both weights and ranks."""
-    if isinstance(policy, InOrder | Rounds) and name not in WEIGHED:
+    if isinstance(policy, Frame) and name not in WEIGHED:
         return InFactorOrder()
     return DividedWeights(by_server=name in WEIGHED_BY_SERVER)
 

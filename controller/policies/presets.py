@@ -9,8 +9,9 @@ from typing import Any, TypeAlias
 
 from controller.policies.allocations.as_problem import AsProblem
 from controller.policies.allocations.settings import SETTINGS, GavelGandivaSettings, SharingSettings
+from controller.policies.mechanisms.frame import Frame
 from controller.policies.mechanisms.gang_lanes import GangLanes
-from controller.policies.mechanisms.in_order import InOrder
+from controller.policies.mechanisms.ordered import Ordered
 from controller.policies.mechanisms.rounds.given import Terms
 from controller.policies.mechanisms.rounds.policy import Rounds
 from controller.policies.mechanisms.rounds.settings import (
@@ -48,7 +49,7 @@ def gangs(
 ) -> Policy:
     """An order over the whole cluster."""
     lanes = GangLanes(consolidation or Consolidation(), preempt=preempt, backfill=backfill)
-    return InOrder(order, lanes, preempt=preempt, moves=moves)
+    return Frame(Ordered(order, lanes, preempt=preempt), moves)
 
 
 def _sorted(order: Order) -> Callable[[Any, Moves], Policy]:
@@ -58,7 +59,7 @@ def _sorted(order: Order) -> Callable[[Any, Moves], Policy]:
 
 def _gandiva(settings: GandivaSettings, moves: Moves) -> Policy:
     lanes = SliceLanes(slice_seconds=settings.slice_seconds, max_jobs_per_gpu=settings.max_jobs_per_gpu)
-    return InOrder(FairShare(settings.slice_seconds), lanes, moves=moves)
+    return Frame(Ordered(FairShare(settings.slice_seconds), lanes), moves)
 
 
 def _tiresias(order: Order, settings: QueueSettings, moves: Moves) -> Policy:
@@ -113,7 +114,7 @@ def pairs_jobs(settings: Any) -> bool:
 def _rounds(name: str, settings: Any, moves: Moves, terms: Terms) -> Policy:
     """The allocation of this name in rounds."""
     stated = AsProblem(name, settings)
-    return Rounds(stated, settings, name=name, moves=moves, terms=terms, pairs=pairs_jobs(settings))
+    return Frame(Rounds(stated, settings, name=name, terms=terms, pairs=pairs_jobs(settings)), moves)
 
 
 WEIGHED_BY_SERVER = frozenset({"gandiva"})

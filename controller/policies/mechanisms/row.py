@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 from controller.model import UNPROFILED, Job, JobId, Note, Placement, Profile, Usage
 
@@ -36,7 +36,7 @@ class Row:
     """One job."""
 
     job: Job
-    usage: Usage
+    usage: Usage = field(default_factory=Usage)
     profile: Profile = UNPROFILED
     note: Note = None
     standing: Standing = ASIDE
@@ -49,13 +49,34 @@ class Row:
     def id(self) -> JobId:
         return self.job.id
 
+    def remembered(self) -> Note:
+        """What is to be remembered of it."""
+        return self.note
 
-class HasJob(Protocol):
-    @property
-    def job(self) -> Job: ...
+
+def arrival(row: Row) -> tuple[float, JobId]:
+    """First come, first served."""
+    return row.job.submit_time, row.id
 
 
-def is_guest(job_id: JobId, placement: Placement, rows: Mapping[JobId, HasJob]) -> bool:
+def standing(job: Job, rows: Mapping[JobId, Row], *, fixed: bool = False, guests: bool = True) -> Standing:
+    """What a plan can do with a job.
+
+    Args:
+        fixed: on its GPUs it stays there in any case.
+        guests: of jobs that share GPUs one stands for all, and its guests leave with it.
+    """
+    if job.leaving:
+        return ASIDE
+    if not job.placement.gpus:
+        return WAITING if job.may_start else ASIDE
+    if fixed or (guests and is_guest(job.id, job.placement, rows)):
+        return FIXED
+    beside = (rows[job_id].job for job_id in job.placement.shares_with if job_id in rows)
+    return RUNNING if job.may_stop and all(other.may_stop for other in beside) else FIXED
+
+
+def is_guest(job_id: JobId, placement: Placement, rows: Mapping[JobId, Row]) -> bool:
     """Whether another job on just the same GPUs, its host, is counted for both."""
     if not placement.guest(job_id):
         return False

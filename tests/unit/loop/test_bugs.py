@@ -199,7 +199,7 @@ def test_what_a_simulation_must_see_and_the_end_of_leading_end_the_loop(
 def test_a_bug_in_a_policy_of_ours_is_an_error_of_the_policy_with_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("controller.policies.mechanisms.in_order.InOrder.plan", _raise)
+    monkeypatch.setattr("controller.policies.mechanisms.frame.Frame.plan", _raise)
     with pytest.raises(PolicyError, match=r"test_bugs\.py: line \d+: KeyError"):
         make_policy(PolicySettings(name="gandiva")).plan(_NO_SNAPSHOT, Memory())
 

@@ -14,10 +14,10 @@ import pytest
 from controller.journal.reader import JournalReader
 from controller.model import JobId
 from controller.nodes.simulated import NodeCosts
-from controller.policies.mechanisms.rounds.policy import Rounds
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.slurm.simulated import SlurmCosts
 from tests.unit.loop.world import World, run
+from tests.unit.policies.presets import rounds
 from tests.unit.policies.test_rounds import Fixed
 
 TYPES = {"n1": "a-v100", "n2": "b-p100"}
@@ -35,7 +35,7 @@ def rounds_world(
     """One GPU of each type, and two jobs that are to have half of each."""
     settings = RoundSettings(round_seconds=ROUND_SECONDS, change_types=change_types)
     costs = NodeCosts(0.1, 0.05, 0.05, save_seconds=1.0)
-    policy = Rounds(Fixed(fractions), settings)
+    policy = rounds(Fixed(fractions), settings)
     slow = SlurmCosts(0.005, 3.0, 0.1)
     world = World(folder, nodes=2, gpus=1, policy=policy, deltas=deltas, node_costs=costs, slurm_costs=slow)
     for name, model in TYPES.items():

@@ -16,14 +16,13 @@ from controller.policies.allocations.worker import answers
 from controller.policies.assemble import make_policy
 from controller.policies.mechanisms import turns
 from controller.policies.mechanisms.gang_lanes import GangLanes
-from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.protocol import Policy
 from controller.settings.policies import PolicySettings
 from controller.solver import ImmediateSolver
 from controller.solver.frames import failed
 from tests.unit.draws import draws
-from tests.unit.policies.presets import POLICIES, las, preset
+from tests.unit.policies.presets import POLICIES, las, ordered, preset
 from tests.unit.policies.test_random import ORDERS
 from tests.unit.policies.trouble import Trouble
 
@@ -63,7 +62,7 @@ ALL: dict[str, Callable[[], Policy]] = {
     "las growing": growing("tiresias-las", queue_limits=[40.0]),
     "gandiva growing": growing("gandiva", slice_seconds=8.0, max_jobs_per_gpu=3),
     "gandiva packed": preset("gandiva", "pack", slice_seconds=8.0, max_jobs_per_gpu=3),
-    "las portions": lambda: InOrder(ORDERS["las"](), GangLanes(Consolidation(), most_starts=2)),
+    "las portions": lambda: ordered(ORDERS["las"](), GangLanes(Consolidation(), most_starts=2)),
 }
 IN_ROUNDS = ("rounds", "rounds at their ends", "rounds packed", "fixed rounds")
 Shared = settings(max_examples=draws(40, 1000))

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.model import Plan, Snapshot
-from controller.policies.mechanisms import in_order
+from controller.policies.mechanisms import ordered
 from controller.policies.mechanisms.gang_lanes import GangLanes
-from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.orders.gittins import Gittins
 from controller.policies.orders.order import Order
 from controller.policies.orders.queues import Queues
@@ -23,6 +22,7 @@ from controller.policies.protocol import Policy
 from controller.policies.settings import QueueSettings
 from tests.unit.policies.ideal import Ideal, Timeline, cluster, make_job
 from tests.unit.policies.presets import las
+from tests.unit.policies.presets import ordered as in_lanes
 from tests.unit.policies.test_invariants import Shared, jobs_of
 from tests.unit.policies.test_random import GITTINS
 from tests.unit.policies.test_random import ORDERS as WITH_EPOCHS
@@ -39,7 +39,7 @@ BY_ENTRY = {"las-entry", "las-entry-exact"}
 
 def make(name: str, portion: int) -> Callable[[], Policy]:
     preempt = name != "fifo"
-    return lambda: InOrder(
+    return lambda: in_lanes(
         ORDERS[name](), GangLanes(Consolidation(), preempt=preempt, most_starts=portion), preempt=preempt
     )
 
@@ -62,7 +62,7 @@ def run(
     ideal = Ideal(make(name, portion), cluster(2, 4), jobs_of(seed, 20, sizes))
     ideal.on_plan = count
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(in_order, "_PORTION_JOBS", due)
+        patch.setattr(ordered, "_PORTION_JOBS", due)
         return ideal.run(), starts
 
 
@@ -107,7 +107,7 @@ def queues(due: int) -> tuple[list[tuple[int, int]], Timeline]:
             seen.append((len(plan.memory.jobs.keys() - plan.targets.keys()), len(stops)))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(in_order, "_PORTION_JOBS", due)
+        patch.setattr(ordered, "_PORTION_JOBS", due)
         jobs = [make_job(n, 1, 15.0) for n in range(1, 7)]
         jobs += [make_job(n, 1, 15.0, submit=1.0) for n in range(7, 11)]
         ideal = Ideal(las(queue_limits=[10.0]), cluster(1, 6), jobs)
@@ -138,9 +138,9 @@ def test_jobs_demoted_in_portions_stand_behind_those_that_wait_in_their_queue(
     settings = QueueSettings(queue_limits=[10.0], order="queue-entry", promote_knob_ratio=0.0)
 
     def policy() -> Policy:
-        return InOrder(Queues(settings), GangLanes(Consolidation(), most_starts=starts))
+        return in_lanes(Queues(settings), GangLanes(Consolidation(), most_starts=starts))
 
-    monkeypatch.setattr(in_order, "_PORTION_JOBS", due)
+    monkeypatch.setattr(ordered, "_PORTION_JOBS", due)
     first = [make_job(n, 1, 30.0) for n in range(1, 5)]
     second = [make_job(n, 1, 30.0, submit=1.0) for n in range(5, 9)]
     ideal = Ideal(policy, cluster(1, 4), first + second)
@@ -177,7 +177,7 @@ def test_a_move_follows_when_the_one_before_it_is_through() -> None:
             draft.wake(snapshot.time + 1.0)
 
     def policy() -> Policy:
-        return InOrder(
+        return in_lanes(
             ORDERS["continuous"](), GangLanes(Consolidation()), moves=[GoesOnOnce(), Second(), Second()]
         )
 
@@ -194,7 +194,7 @@ def test_moves_follow_when_all_have_started() -> None:
             seen.append(sum(bool(placement.gpus) for placement in draft.placements.values()))
 
     def policy() -> Policy:
-        return InOrder(ORDERS["continuous"](), GangLanes(Consolidation(), most_starts=1), moves=[Count()])
+        return in_lanes(ORDERS["continuous"](), GangLanes(Consolidation(), most_starts=1), moves=[Count()])
 
     c = Ideal(policy, cluster(1, 4), [make_job(n, 1, 1e4) for n in range(1, 5)])
     c.step()

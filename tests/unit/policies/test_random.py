@@ -12,7 +12,6 @@ import pytest
 
 from controller.model import Job, Profile
 from controller.policies.mechanisms.gang_lanes import GangLanes
-from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.mechanisms.slice_lanes import SliceLanes
 from controller.policies.moves.pack import Pack
 from controller.policies.orders.fair_share import FairShare
@@ -24,6 +23,7 @@ from controller.policies.placement.consolidation import Consolidation
 from controller.policies.protocol import Policy
 from controller.policies.settings import PackSettings, QueueSettings, TiresiasGittinsSettings
 from tests.unit.policies.ideal import GIB, Ideal, make_job, make_node
+from tests.unit.policies.presets import ordered
 
 LIMITS = QueueSettings(queue_limits=[20.0, 60.0], promote_knob_ratio=1.0)
 GITTINS = TiresiasGittinsSettings(
@@ -64,7 +64,7 @@ def test_gangs(order: str, bound: bool, seed: int) -> None:
         lanes = GangLanes(
             Consolidation("always" if seed == 2 else "never", wait_seconds=30.0), preempt=preempt
         )
-        return InOrder(ORDERS[order](), lanes, preempt=preempt, moves=moves)
+        return ordered(ORDERS[order](), lanes, preempt=preempt, moves=moves)
 
     ideal = Ideal(make, [make_node(f"n{i}", 4) for i in range(3)], jobs(seed), bound=bound, keep_seconds=keep)
     ideal.profiles = {job.id: Profile(peak_memory_bytes=20 * GIB) for job in ideal.arrivals}
@@ -75,7 +75,7 @@ def test_gangs(order: str, bound: bool, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_slices(seed: int) -> None:
     def make() -> Policy:
-        return InOrder(FairShare(5.0), SliceLanes(slice_seconds=5.0))
+        return ordered(FairShare(5.0), SliceLanes(slice_seconds=5.0))
 
     ideal = Ideal(make, [make_node(f"n{i}", 4) for i in range(3)], jobs(seed), bound=True)
     assert len(ideal.run().ends) == 25

@@ -29,12 +29,11 @@ from controller.model import (
 )
 from controller.policies.allocations.allocation import Allocated, AllocationError, Asked, Fractions, Given
 from controller.policies.mechanisms.rounds.choosing import priority
-from controller.policies.mechanisms.rounds.policy import Rounds
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.placement.draft import Draft
 from controller.settings.policies import PolicySettings
 from tests.unit.policies.ideal import Ideal, cluster, gpu_set, make_job, make_node
-from tests.unit.policies.presets import preset
+from tests.unit.policies.presets import preset, rounds
 
 TYPES = ("a-v100", "b-p100", "c-k80")
 """In the order of the example: ties go by the name of the type."""
@@ -74,7 +73,7 @@ def rounds_of(
 ) -> tuple[Ideal, list[dict[str, int]]]:
     """One GPU of each type. Returns who is on each type, round by round."""
     chosen = RoundSettings.model_validate({"change_types": True, "reset_seconds": 1e6, **settings})
-    ideal = Ideal(lambda: Rounds(Fixed(fractions), chosen), nodes(), jobs, check=check)
+    ideal = Ideal(lambda: rounds(Fixed(fractions), chosen), nodes(), jobs, check=check)
     history: list[dict[str, int]] = []
     for number in range(count):
         ideal.run(until=360.0 * number + 1)
@@ -145,7 +144,7 @@ def test_where_fractions_use_up_all_time_some_rounds_are_missing(seed: int, miss
 
 def test_jobs_stop_only_when_their_round_is_over_and_others_take_their_gpus() -> None:
     chosen = RoundSettings(change_types=True, reset_seconds=1e6)
-    ideal = Ideal(lambda: Rounds(Fixed(EXAMPLE), chosen), nodes(), [make_job(n) for n in EXAMPLE])
+    ideal = Ideal(lambda: rounds(Fixed(EXAMPLE), chosen), nodes(), [make_job(n) for n in EXAMPLE])
     stops: list[tuple[float, JobId]] = []
 
     def watch(snapshot: Snapshot, plan: Plan) -> None:
@@ -267,7 +266,7 @@ def test_gpus_promised_to_a_job_that_a_move_sent_on_are_kept_for_it(migration_se
     jobs = [make_job(1, duration=5.0), make_job(2), make_job(3, submit=10.0)]
     jobs = [replace(job, may_migrate=True) for job in jobs]
     fractions = {n: {"a100": 0.5} for n in (1, 2, 3)}
-    ideal = Ideal(lambda: Rounds(Fixed(fractions), RoundSettings(), moves=(ToFirst(),)), cluster(2, 1), jobs)
+    ideal = Ideal(lambda: rounds(Fixed(fractions), RoundSettings(), moves=(ToFirst(),)), cluster(2, 1), jobs)
     ideal.migration_seconds = migration_seconds
     ideal.run(until=20.0)
     assert ideal.running() == {3} and ideal.jobs[JobId(3)].placement.gpus == gpu_set("n2:0")
@@ -288,7 +287,7 @@ def test_a_failed_allocation_costs_nothing_but_age() -> None:
     chosen = RoundSettings(change_types=True, refill=False)
     fractions = {1: {"a-v100": 1.0}, 2: {"a-v100": 0.0}}
     jobs = [make_job(1), make_job(2), make_job(3, submit=400.0)]
-    ideal = Ideal(lambda: Rounds(Refusing(fractions), chosen), nodes()[:1], jobs)
+    ideal = Ideal(lambda: rounds(Refusing(fractions), chosen), nodes()[:1], jobs)
     ideal.run(until=700.0)
     assert ideal.running() == {1}
     assert ideal.common["rounds"]["error"] == "no more than two jobs"
@@ -300,7 +299,7 @@ def test_a_failed_allocation_costs_nothing_but_age() -> None:
 def test_where_the_allocation_fails_from_the_start_parts_are_by_weight() -> None:
     jobs = [make_job(1, weight=4.0), make_job(2), make_job(3)]
     chosen = RoundSettings(round_seconds=10.0, refill=False)
-    ideal = Ideal(lambda: Rounds(Refusing({}), chosen), nodes()[:1], jobs, bound=True)
+    ideal = Ideal(lambda: rounds(Refusing({}), chosen), nodes()[:1], jobs, bound=True)
     ideal.run(until=3600.0)
     had = [ideal.usage[JobId(number)].ran(ideal.now) for number in (1, 2, 3)]
     assert had == pytest.approx([2400.0, 600.0, 600.0], abs=40.0)
@@ -318,7 +317,7 @@ def test_a_job_in_the_middle_of_a_switch_is_counted_like_before_and_after() -> N
 
     half = {1: {"a-v100": 0.5}, 2: {"a-v100": 0.5}}
     ideal = Ideal(
-        lambda: Rounds(Counting(half), RoundSettings()), nodes()[:1], [make_job(1), make_job(2)], check=False
+        lambda: rounds(Counting(half), RoundSettings()), nodes()[:1], [make_job(1), make_job(2)], check=False
     )
     ideal.run(until=10.0)
     (number,) = ideal.running()
@@ -377,7 +376,7 @@ class Late(Fixed):
 def test_jobs_wait_longer_for_the_first_allocation_also_after_a_time_without_controller(
     away_seconds: float,
 ) -> None:
-    made = Rounds(Late({}), RoundSettings())
+    made = rounds(Late({}), RoundSettings())
     node = make_node("n1", 1, model="a-v100")
     memory = Memory({"rounds": {"due": 100.0, "reset_at": 0.0, "solved": "before"}}, {})
     now = 100.0 + away_seconds

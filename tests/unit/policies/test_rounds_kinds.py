@@ -10,11 +10,10 @@ import pytest
 from controller.model import Configuration, Job, JobId, Plan, Rate, Snapshot
 from controller.policies.mechanisms.rounds.kinds import is_scattered, kinds, scattered, type_of_kind
 from controller.policies.mechanisms.rounds.member import Member
-from controller.policies.mechanisms.rounds.policy import Rounds
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.protocol import Policy
 from tests.unit.policies.ideal import Ideal, make_job, make_node
-from tests.unit.policies.presets import preset
+from tests.unit.policies.presets import preset, rounds
 from tests.unit.policies.test_rounds import Fixed
 
 RATES = {"lm": (111.0, 33.4), "resnet": (9.5, 11.1)}
@@ -38,7 +37,7 @@ def ideal(policy: Callable[[], Policy], jobs: list[Job], *, nodes: int = 2, boun
 
 def fixed(fractions: Mapping[int, Mapping[str, float]], sensitive: bool = True) -> Callable[[], Policy]:
     chosen = RoundSettings(placement_sensitive=sensitive, reset_seconds=1e6, refill=False)
-    return lambda: Rounds(Fixed(fractions), chosen)
+    return lambda: rounds(Fixed(fractions), chosen)
 
 
 def nodes_of(made: Ideal, number: int) -> int:

@@ -13,10 +13,10 @@ from controller.model.solving import SolutionStatus
 from controller.policies.allocations.allocation import Allocated, Asked, Fractions, Given
 from controller.policies.mechanisms.rounds import laying
 from controller.policies.mechanisms.rounds.choosing import Choice, Choosing
-from controller.policies.mechanisms.rounds.policy import Rounds
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.protocol import Policy
 from tests.unit.policies.ideal import GIB, gpu_set, make_job, make_node, running
+from tests.unit.policies.presets import rounds
 
 TYPE = "v100"
 
@@ -59,7 +59,7 @@ def test_a_job_that_keeps_gpus_of_a_drained_node_takes_none_of_the_others() -> N
     nodes = [replace(make_node("n1", 4, model=TYPE), available=False), make_node("n2", 4, model=TYPE)]
     on = gpu_set("n1:0", "n1:1", "n1:2", "n1:3", "n2:0", "n2:1")
     jobs = [running(make_job(1, 6), on), make_job(2, 2, submit=1.0)]
-    assert starts(Rounds(InTurn(), RoundSettings()), looked_at(nodes, jobs)) == {2}
+    assert starts(rounds(InTurn(), RoundSettings()), looked_at(nodes, jobs)) == {2}
 
 
 def test_a_choice_takes_the_gpus_that_its_job_has_on_this_kind_alone() -> None:
@@ -77,7 +77,7 @@ def test_what_was_in_the_way_of_a_choice_may_be_gone_and_it_is_looked_at_again()
     job."""
     nodes = [make_node("n1", 3, model=TYPE), make_node("n2", 2, model=TYPE)]
     jobs = [make_job(1, 1), make_job(2, 1, required_nodes=frozenset({"n2"})), make_job(3, 2, nodes=1)]
-    policy, snapshot = Rounds(InTurn(), RoundSettings()), looked_at(nodes, jobs)
+    policy, snapshot = rounds(InTurn(), RoundSettings()), looked_at(nodes, jobs)
     plan = policy.plan(snapshot, Memory())
     assert set(plan.targets) == {1, 3} and plan.wake_at == 0.0
     on: Mapping[JobId, Job] = {
@@ -97,7 +97,7 @@ def failed(snapshot: Snapshot, problem: Problem, seconds: float) -> Snapshot:
 
 def test_jobs_that_wait_for_an_allocation_that_fails_start_at_once() -> None:
     nodes, first = [make_node("n1", 2, model=TYPE)], running(make_job(1), gpu_set("n1:0"))
-    policy, snapshot = Rounds(Asking(), RoundSettings()), looked_at(nodes, [first])
+    policy, snapshot = rounds(Asking(), RoundSettings()), looked_at(nodes, [first])
     problem = policy.plan(snapshot, Memory()).problems["allocation"]
     solution = Solution(problem=problem.identity, status=SolutionStatus.OPTIMAL)
     snapshot = replace(snapshot, solutions={"allocation": solution}, time=1.0)
@@ -112,7 +112,7 @@ def test_jobs_that_wait_for_an_allocation_that_fails_start_at_once() -> None:
 
 
 def test_an_allocation_that_fails_when_no_job_is_left_does_not_keep_the_next_from_being_asked() -> None:
-    nodes, policy = [make_node("n1", 2, model=TYPE)], Rounds(Asking(), RoundSettings())
+    nodes, policy = [make_node("n1", 2, model=TYPE)], rounds(Asking(), RoundSettings())
     problem = policy.plan(looked_at(nodes, [make_job(1)]), Memory()).problems["allocation"]
     gone = Changes(frozenset({JobId(1)}), frozenset(), frozenset({"allocation"}))
     policy.plan(replace(failed(looked_at(nodes, []), problem, 1.0), changed=gone), Memory())
@@ -130,7 +130,7 @@ def test_any_number_of_jobs_without_a_place_keep_no_gpu_from_the_job_behind_them
     jobs = [make_job(number, memory_per_node_bytes=20 * GIB) for number in range(1, BLOCKED + 1)]
     node = make_node("n1", 1, model=TYPE, memory_free_bytes=16 * GIB)
     last = make_job(BLOCKED + 1)
-    assert starts(Rounds(InTurn(), RoundSettings()), looked_at([node], [*jobs, last])) == {last.id}
+    assert starts(rounds(InTurn(), RoundSettings()), looked_at([node], [*jobs, last])) == {last.id}
 
 
 def test_jobs_without_a_place_do_not_stop_those_behind_them() -> None:
@@ -138,14 +138,14 @@ def test_jobs_without_a_place_do_not_stop_those_behind_them() -> None:
     jobs = [make_job(number, memory_per_node_bytes=20 * GIB) for number in range(1, 3 * BLOCKED)]
     node = make_node("n1", 2, model=TYPE, memory_free_bytes=16 * GIB)
     on = [running(make_job(100 + number), gpu_set(f"n1:{number}")) for number in range(2)]
-    assert starts(Rounds(InTurn(), RoundSettings()), looked_at([node], [*jobs, *on])) == set()
+    assert starts(rounds(InTurn(), RoundSettings()), looked_at([node], [*jobs, *on])) == set()
 
 
 def test_a_gang_takes_its_room_from_jobs_behind_it() -> None:
     """One job runs on each node of two GPUs. The gang needs a whole node."""
     nodes = [make_node(name, 2, model=TYPE) for name in ("n1", "n2")]
     on = [running(make_job(number), gpu_set(f"n{number - 1}:0")) for number in (2, 3)]
-    plan = Rounds(InTurn(), RoundSettings()).plan(looked_at(nodes, [make_job(1, 2, nodes=1), *on]), Memory())
+    plan = rounds(InTurn(), RoundSettings()).plan(looked_at(nodes, [make_job(1, 2, nodes=1), *on]), Memory())
     assert plan.targets[JobId(1)].placement.gpus in (gpu_set("n1:0", "n1:1"), gpu_set("n2:0", "n2:1"))
 
 
@@ -162,7 +162,7 @@ def test_what_was_sought_in_vain_is_found_once_others_are_taken_back() -> None:
         make_job(4, required_nodes=there),
         make_job(5, required_nodes=there),
     ]
-    assert starts(Rounds(InTurn(), RoundSettings()), looked_at(nodes, jobs)) == {2, 5}
+    assert starts(rounds(InTurn(), RoundSettings()), looked_at(nodes, jobs)) == {2, 5}
 
 
 class PairFirst(InTurn):
@@ -183,6 +183,6 @@ def test_no_job_of_a_pair_without_a_place_stays_on_its_gpus(
     monkeypatch.setattr(laying, "_TRIES", tries)
     nodes, on = [make_node("n1", 1, model=TYPE)], gpu_set("n1:0")
     jobs = [running(make_job(1), on), make_job(2), make_job(3)]
-    plan = Rounds(PairFirst(), RoundSettings(), pairs=True).plan(looked_at(nodes, jobs), Memory())
+    plan = rounds(PairFirst(), RoundSettings(), pairs=True).plan(looked_at(nodes, jobs), Memory())
     assert {i: target.placement.gpus for i, target in plan.targets.items()} == {1: frozenset(), 3: on}
     assert [i for i, note in plan.memory.jobs.items() if note and note[0]] == [3]

@@ -184,8 +184,8 @@ def test_what_a_job_has_beside_another_does_not_count_as_its_part_alone() -> Non
     member.assign(TYPE, JobId(0), True, 130.0)
     assert (member.received(alone, 200.0), member.received(pair, 200.0)) == (30.0, 100.0)
     other = Member(make_job(1))
-    other.recall(member.note())
-    assert other.note() == member.note()
+    other.recall(member.remembered())
+    assert other.remembered() == member.remembered()
     member.reset(200.0, 200.0)
     assert [member.accounts[slot].deficit for slot in (alone, pair)] == [70.0, 0.0]
     assert member.received(alone, 200.0) == member.received(pair, 200.0) == 0.0

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from controller.model import Configuration, JobId, Plan, Profile, Rate, Snapshot
-from controller.policies.mechanisms.rounds import effort, laying, telling
+from controller.policies.mechanisms import frame
+from controller.policies.mechanisms.rounds import effort, laying
 from controller.policies.mechanisms.rounds.choosing import Choice, Choosing
 from controller.policies.mechanisms.rounds.effort import Effort
 from tests.unit.policies.ideal import GIB, Ideal, Timeline, make_job, make_node
@@ -59,7 +60,7 @@ def test_a_plan_goes_over_all_jobs_once_if_they_are_many() -> None:
 
 
 def test_what_is_said_of_many_jobs_follows_in_the_next_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "_AT_ONCE", 3)
+    monkeypatch.setattr(frame, "_SAID_AT_ONCE", 3)
     jobs = [make_job(n, 1) for n in range(1, 21)]
     ideal = Ideal(preset("gavel-las"), [make_node("n1", 4, model="v100")], jobs, check=False)
     said: list[int] = []
@@ -132,7 +133,7 @@ def test_a_job_may_change_between_laying_out_and_saying_it(
     laid: list[float] = []
 
     def watch(_: Snapshot, plan: Plan) -> None:
-        if ideal.policy.policy._laid is not None and not laid:  # type: ignore[attr-defined]
+        if ideal.policy.policy.mechanism._laid is not None and not laid:  # type: ignore[attr-defined]
             assert not plan.targets and plan.wake_at == ideal.now
             laid.append(ideal.now)
 

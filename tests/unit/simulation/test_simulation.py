@@ -443,8 +443,6 @@ def test_bad_settings_on_the_command_line(
     ("policy", "change", "key"),
     [
         ("gavel-cost", "prices={a100 = 2.0, h100 = 1.0}", "prices"),
-        ("gavel-las", 'type_order=["h100"]', "type_order"),
-        ("gavel-las", "duration_type=h100", "duration_type"),
         ("gavel-makespan", "agnostic_type=h100", "agnostic_type"),
     ],
 )

@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from controller.model import Job, JobId, Note, Usage
+from controller.model import JobId, Note
 from controller.model.value import empty
 from controller.policies.allocations.allocation import Fractions
 from controller.policies.mechanisms.rounds.kinds import scattered, type_of_kind
-from controller.policies.mechanisms.row import ASIDE, Standing
+from controller.policies.mechanisms.row import Row
 
 ALONE = JobId(0)
 """In the place of a partner: none."""
@@ -43,16 +43,13 @@ class Account:
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class Member(Row):
     """One job. What is not observed is in its note."""
 
-    job: Job
-    usage: Usage = field(default_factory=Usage)
     types: tuple[str, ...] = ()
     """GPU types, and kinds of them, that it may run on."""
     bound: bool = False
     """Off its GPUs it can go on there alone."""
-    standing: Standing = ASIDE
     rates: Mapping[str, float] = field(default_factory=empty)
     """Samples per second, alone, by the types that it may run on."""
     hosted: str = ""
@@ -72,12 +69,6 @@ class Member:
     since: float = 0.0
     """When its fractions were taken over."""
     accounts: dict[Slot, Account] = field(default_factory=dict)
-    noted: Note = None
-    """Its note as it was told last."""
-
-    @property
-    def id(self) -> JobId:
-        return self.job.id
 
     def account(self, gpu_type: str) -> Account:
         """Of its time alone."""
@@ -191,8 +182,8 @@ class Member:
 
     # -- memory ---------------------------------------------------------------------------------------
 
-    def note(self) -> Note:
-        """What is to be remembered: JSON scalars."""
+    def remembered(self) -> Note:
+        """JSON scalars."""
         said: list[Any] = [self.assigned, self.mark, self.extra_seconds, self.allocated, self.since]
         said += (int(self.beside), self.extra)
         for slot in sorted(self.accounts):
@@ -215,7 +206,7 @@ class Member:
         self.allocated, self.since = bool(allocated), float(since)
         self.beside, self.extra = JobId(int(beside)), bool(extra)
         self.accounts = {(row[0], JobId(int(row[1]))): Account(*map(float, row[2:])) for row in rows}
-        self.noted = note
+        self.note = note
 
 
 def by_job(fractions: Fractions) -> dict[JobId, dict[Slot, float]]:

@@ -11,7 +11,7 @@ from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.mechanisms.rounds.speeds import Speeds
-from controller.policies.mechanisms.row import ASIDE, FIXED, RUNNING, WAITING, Standing, is_guest
+from controller.policies.mechanisms.row import ASIDE, standing
 
 
 class Observing:
@@ -34,16 +34,11 @@ class Observing:
         self._settings, self._pools, self._members, self._pairs = settings, pools, members, pairs
         self.speeds = speeds
 
-    def standing(self, job: Job) -> Standing:
-        if job.leaving:
-            return ASIDE
-        if not job.placement.gpus:
-            return WAITING if job.may_start else ASIDE
-        guests = [self._members[i].job for i in job.placement.shares_with if i in self._members]
-        # A guest that no round has chosen comes and goes with its host.
-        guest = not self._pairs and is_guest(job.id, job.placement, self._members)
-        fixed = guest or self._pools.only_closed(job)
-        return RUNNING if not fixed and all(j.may_stop for j in (job, *guests)) else FIXED
+    def see(self, member: Member) -> None:
+        """What may be done with it. A guest that no round has chosen comes and goes with its host."""
+        fixed = self._pools.only_closed(member.job)
+        member.standing = standing(member.job, self._members, fixed=fixed, guests=not self._pairs)
+        self.find_kinds(member)
 
     def find_kinds(self, member: Member) -> None:
         """Of which kind its GPUs are, and on which it may run. A job that Slurm has bound leaves its type by

@@ -5,19 +5,19 @@ round those run that are furthest behind theirs.
 A round begins when the one before is over. Jobs that are chosen again for their type keep their GPUs: they
 are not stopped. In between, GPUs that become free are given to jobs that wait. The allocation is computed
 anew when jobs or GPUs come or go; until it is there, the last one goes on.
-
-The plan depends on the snapshot and the memory alone. What is kept between calls only saves work.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
-from controller.model import NOWHERE, JobId, Memory, Note, Placement, Plan, Snapshot, StateAt, Target
+from controller.model import Changes, Job, JobId, Note, Placement, Problem, Snapshot, Usage
 from controller.model.timers import TINY
 from controller.policies.allocations.allocation import Fractions, Given, Pair
+from controller.policies.mechanisms.mechanism import Decision
+from controller.policies.mechanisms.rounds import words
 from controller.policies.mechanisms.rounds.deciding import Deciding
 from controller.policies.mechanisms.rounds.effort import Effort
 from controller.policies.mechanisms.rounds.given import NO_TERMS, Terms, equal_share, make_given
@@ -29,15 +29,13 @@ from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.mechanisms.rounds.solving import FIRST_PATIENCE_SECONDS, Solving, Stated
 from controller.policies.mechanisms.rounds.speeds import Speeds
-from controller.policies.mechanisms.rounds.telling import Telling
-from controller.policies.moves.move import Move
-from controller.policies.moves.part import part, with_partners
-from controller.policies.placement.draft import Draft, hold
+from controller.policies.mechanisms.row import Row
+from controller.policies.placement.draft import Draft
 from controller.policies.recalled import mapping, remembered_time
 
 
 class Rounds:
-    """An allocation and moves, composed into a policy."""
+    """An allocation in rounds. Implements `Mechanism`."""
 
     def __init__(
         self,
@@ -45,7 +43,6 @@ class Rounds:
         settings: RoundSettings,
         *,
         name: str = "allocation",
-        moves: Sequence[Move] = (),
         terms: Terms = NO_TERMS,
         pairs: bool = False,
     ) -> None:
@@ -54,73 +51,31 @@ class Rounds:
             name: of the problems that it states.
             pairs: two jobs may be allocated the same GPUs at the same time.
         """
-        self._terms, self._pairing = terms, Pairing(pairs)
-        self._settings, self._moves = settings, tuple(moves)
-        self._ready = True
-        """Something changed since the last decision."""
+        self._terms, self._pairing, self._settings = terms, Pairing(pairs), settings
+        self._solving = Solving(allocation, name)
         self._kept_waiting = False
         """At the last decision jobs waited for an allocation. It may fail."""
-        self._solving = Solving(allocation, name)
-        self._moves_remember: Mapping[str, Any] = {}
-        """What moves remember, by a name of theirs."""
-        self._reset(Snapshot(time=0.0, nodes={}, jobs={}), Memory())
 
-    def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
-        """What should be different from now on. `memory` is read only where everything changed."""
-        self._now, changed = snapshot.time, snapshot.changed
-        known = not changed.everything and self._pools.same(snapshot.nodes, changed.nodes)
-        if not known:
-            self._reset(snapshot, memory if changed.everything else self._remembered())
-        notes: dict[JobId, Note] = {}
-        touched = set(changed.jobs if known else {*snapshot.jobs, *self._recalled})
-        self._deciding.sharing = Sharing(snapshot)
-        self._effort = Effort()
-        self._effort.spend(len(touched))
-        self._take_over(snapshot, touched, notes)
-        self._ready = self._ready or bool(touched) or bool(changed.nodes)
-        self._allocate(snapshot)
-        draft = Draft(self._pools, self._placements, self._moves_remember)
-        said_now = self._decide(draft)
-        mark = draft.mark()
-        if self._sharing and self._laid is None:
-            put = touched | draft.put_since() | said_now.keys()
-            part(snapshot, draft, with_partners(snapshot, put) & self._sharing)
-        for move in () if self._effort.put_off else self._moves:
-            move.propose(snapshot, draft)
-        moves_learned = draft.remembered != self._moves_remember
-        self._moves_remember = draft.remembered
-        targets = {job_id: self._target(job_id, to) for job_id, to in self._changes(draft, said_now).items()}
-        said = {**self._telling.tell(self._changed, targets), **draft.said}
-        # What a move freed is for the mechanism.
-        goes_on = draft.freed_since(mark) or self._effort.put_off or self._telling.behind
-        return Plan(
-            targets,
-            said,
-            Memory(self._common_changes(moves_learned), self._note_changes(notes)),
-            self._now if goes_on else max(self._now, min(self._wake(), draft.wake_at)),
-            tuple(draft.moved),
-            self._solving.problems,
-            self._solving.refused,
-        )
+    @property
+    def problems(self) -> Mapping[str, Problem]:
+        return self._solving.problems
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        return self._solving.refused
 
     # -- memory ---------------------------------------------------------------------------------------
 
-    def _reset(self, snapshot: Snapshot, memory: Memory) -> None:
-        self._members: dict[JobId, Member] = {}
+    def reset(self, snapshot: Snapshot, common: Mapping[str, Any], rows: Mapping[JobId, Row]) -> None:
+        self._members = cast(Mapping[JobId, Member], rows)
         self._pools = Pools(snapshot.nodes, self._members)
+        self.change, self.restore, self.held = self._pools.change, self._pools.restore, self._pools.held
         self._workers = self._pools.workers()
         self._deciding = Deciding(
-            self._pools,
-            self._members,
-            self._settings,
-            Sharing(snapshot),
-            pairs=self._pairing.on,
+            self._pools, self._members, self._settings, Sharing(snapshot), pairs=self._pairing.on
         )
         self._laid: Laid | None = None
         """Of a round that begins, and not said yet."""
-        self._placements: dict[JobId, Placement] = {}
-        """What jobs have as far as others are concerned."""
-        self._sharing: set[JobId] = set()
         self._digests: dict[JobId, int] = {}
         """Of what an allocation is given of each job."""
         self._digested: dict[JobId, tuple[object, int]] = {}
@@ -132,88 +87,67 @@ class Rounds:
         self._observing = Observing(
             self._settings, self._pools, self._members, self._speeds, pairs=self._pairing.on
         )
-        self._recalled = dict(memory.jobs)
-        """Notes of jobs that were not seen yet."""
-        self._changed: set[JobId] = set()
-        """Jobs whose note or reason may be another one."""
-        self._telling = Telling(self._pools, self._members, pairs=self._pairing.on)
         self._ready = True
-        self._common = mapping(memory.common.get("rounds"))
-        self._due = remembered_time(self._common.get("due"))
-        self._reset_at = remembered_time(self._common.get("reset_at"))
-        self._bound = self._common.get("bound", 0)
+        """Something changed since the last decision."""
+        remembered = mapping(common.get("rounds"))
+        self._due = remembered_time(remembered.get("due"))
+        self._reset_at = remembered_time(remembered.get("reset_at"))
+        self._bound = remembered.get("bound", 0)
         """Jobs that stay on a type because Slurm has bound them there, as of the last round."""
-        self._pairing.reset(self._common)
-        self._solving.reset(self._common)
-        self._moves_remember = mapping(memory.common.get("moves"))
+        self._pairing.reset(remembered)
+        self._solving.reset(remembered)
 
-    def _remembered(self) -> Memory:
-        notes = {job_id: member.note() for job_id, member in self._members.items()}
-        return Memory({"rounds": self._common, "moves": self._moves_remember}, notes)
+    def common(self) -> Mapping[str, Any]:
+        own = {"due": self._due, "reset_at": self._reset_at, "bound": self._bound}
+        return {"rounds": {**self._solving.common(), **own, **self._pairing.common()}}
 
-    def _common_changes(self, moves_learned: bool) -> Mapping[str, Any]:
-        before, self._common = (
-            self._common,
-            {
-                **self._solving.common(),
-                **self._pairing.common(),
-                "due": self._due,
-                "reset_at": self._reset_at,
-                "bound": self._bound,
-            },
-        )
-        changes: dict[str, Any] = {"rounds": self._common} if self._common != before else {}
-        return {**changes, "moves": self._moves_remember} if moves_learned else changes
-
-    def _note_changes(self, notes: dict[JobId, Note]) -> Mapping[JobId, Note]:
-        for job_id in self._changed & self._members.keys():
+    def notes(self) -> Mapping[JobId, Note]:
+        for job_id in self.changed & self._members.keys():
             member = self._members[job_id]
-            note = member.note()
-            if note != member.noted:
-                member.noted = notes[job_id] = note
-        self._changed.clear()
-        return notes
+            note = member.remembered()
+            if note != member.note:
+                member.note = self._notes[job_id] = note
+        return self._notes
 
-    # -- taking over what was observed ----------------------------------------------------------------
+    # -- what is observed -----------------------------------------------------------------------------
 
-    def _take_over(self, snapshot: Snapshot, ids: Iterable[JobId], notes: dict[JobId, Note]) -> None:
-        found = with_partners(snapshot, ids)
-        for job_id in sorted(found):
-            job, member = snapshot.jobs.get(job_id), self._members.get(job_id)
-            note = self._recalled.pop(job_id, None)
-            if job is None:
-                if member is not None or note is not None:
-                    notes[job_id] = None
-                self._forget(job_id)
-                continue
-            if member is None:
-                member = self._members[job_id] = Member(job)
-                member.recall(note)
-            member.job, member.usage = job, snapshot.usage_of(job_id)
-            self._hold(job_id, self._pools.held(job))
-            (self._sharing.add if job.placement.shares_with else self._sharing.discard)(job_id)
+    def nodes_changed(self, snapshot: Snapshot, changed: Changes) -> bool:
+        same = self._pools.same(snapshot.nodes, changed.nodes)
+        self._ready = self._ready or bool(changed.nodes)
+        return same
+
+    def begin(self, snapshot: Snapshot, touched: int) -> None:
+        self._now, self._notes = snapshot.time, dict[JobId, Note]()
+        self.changed: set[JobId] = set()
+        self._deciding.sharing = Sharing(snapshot)
+        self._effort = Effort()
+        self._effort.spend(touched)
+        self._ready = self._ready or touched > 0
+
+    def row(self, job: Job, usage: Usage, note: Note) -> Row:
+        member = Member(job, usage)
+        member.recall(note)
+        return member
+
+    def leave(self, row: Row) -> None:
+        """Nothing is kept of where it stands."""
+
+    def ended(self, job_id: JobId, row: Row | None, note: Note, usage: Usage) -> None:
+        if row is not None or note is not None:
+            self._notes[job_id] = None
+        self._digested.pop(job_id, None)
+        self._give_digest(job_id, 0)
+
+    def follow(self, rows: Sequence[Row]) -> None:
         for member in self._members.values() if self._pairing.on else ():
             if member.beside != ALONE and member.beside not in self._members:
                 member.lose_partner(self._now)
-                self._changed.add(member.id)
-        for job_id in found & self._members.keys():
-            member = self._members[job_id]
-            member.standing = self._observing.standing(member.job)
-            self._observing.find_kinds(member)
-            self._changed.add(job_id)
-            self._give_digest(job_id, self._digest_of(member))
-
-    def _forget(self, job_id: JobId) -> None:
-        self._hold(job_id, NOWHERE)
-        self._members.pop(job_id, None)
-        self._sharing.discard(job_id)
-        self._digested.pop(job_id, None)
-        self._telling.forget(job_id)
-        self._give_digest(job_id, 0)
-
-    def _hold(self, job_id: JobId, placement: Placement) -> None:
-        if self._placements.get(job_id, NOWHERE) != placement:
-            hold(self._pools, self._placements, job_id, placement)
+                self.changed.add(member.id)
+        for row in rows:
+            member = self._members[row.id]
+            self._observing.see(member)
+            self.changed.add(row.id)
+            self._give_digest(row.id, self._digest_of(member))
 
     def _digest_of(self, member: Member) -> int:
         if not self._observing.wants(member):
@@ -234,6 +168,11 @@ class Rounds:
             self._digests[job_id] = new
 
     # -- the allocation -------------------------------------------------------------------------------
+
+    def advance(self, snapshot: Snapshot) -> bool:
+        """Read and ask for allocations. What that puts off is part of the decision."""
+        self._allocate(snapshot)
+        return False
 
     def _allocate(self, snapshot: Snapshot) -> None:
         due = self._due is not None and self._now >= self._due - TINY
@@ -287,7 +226,7 @@ class Rounds:
         if reset:
             self._reset_at = now
         self._deciding.unlist()
-        self._changed.update(self._members)
+        self.changed.update(self._members)
         self._ready = True
 
     def _fall_back(self) -> None:
@@ -299,9 +238,13 @@ class Rounds:
                 for gpu_type, fraction in parts[member.id].items():
                     member.account(gpu_type).fraction = fraction
                 member.since = self._now
-                self._changed.add(member.id)
+                self.changed.add(member.id)
 
     # -- deciding -------------------------------------------------------------------------------------
+
+    def decide(self, draft: Draft, *, more: bool) -> Decision:
+        late = self._decide(draft)
+        return Decision(self._effort.put_off, self._laid is not None, late)
 
     def _decide(self, draft: Draft) -> Mapping[JobId, Placement]:
         """Changes the draft. Returns what is to be said of it besides: it was laid out by a plan before."""
@@ -318,7 +261,7 @@ class Rounds:
         allocating = self._solving.under_way or self._effort.put_off
         if self._ready or (self._kept_waiting and not allocating):
             self._kept_waiting = allocating
-            self._changed |= self._deciding.go_on(draft, self._now, allocating=allocating)
+            self.changed |= self._deciding.go_on(draft, self._now, allocating=allocating)
             self._ready = self._deciding.unfinished
             self._effort.put_off = self._effort.put_off or self._ready
         return {}
@@ -341,19 +284,12 @@ class Rounds:
         if not self._effort.allows(len(self._members)):
             return {}
         laid, self._laid = self._laid, None
-        self._changed.update(self._members)
+        self.changed.update(self._members)
         length = self._settings.round_seconds
         self._due += length * (math.floor((self._now - self._due + TINY) / length) + 1)
         # Jobs that came since it was laid out are looked at with the next plan.
         self._effort.put_off = self._effort.put_off or self._ready
         return laid.say(draft)
-
-    def _changes(self, draft: Draft, said_now: Iterable[JobId]) -> Mapping[JobId, Placement]:
-        """What jobs are to have instead of what they have."""
-        if self._laid is not None:
-            return {}
-        laid = {i: to for i in said_now if (to := draft.of(i)) != self._pools.held(self._members[i].job)}
-        return {**laid, **draft.changes()}
 
     def _patient_until(self) -> float:
         """A round that is due waits so long for the allocation."""
@@ -361,17 +297,32 @@ class Rounds:
         allocated = any(member.allocated for member in self._members.values())
         return self._solving.patient_until(self._due, allocated=allocated)
 
-    def _wake(self) -> float:
+    def wake(self) -> float:
         if self._due is None:
             return math.inf
         if self._now >= self._due - TINY:
             return self._patient_until()
         return self._due
 
-    def _target(self, job_id: JobId, placement: Placement) -> Target:
-        member = self._members[job_id]
-        had = member.job.placement
-        # From host memory it could go on with its type only: what it is allocated would depend on that.
-        leaves = bool(had.gpus) and not placement.gpus and len(member.types) > 1
-        migrates = bool(had.allocation and placement.gpus) and placement.allocation != had.allocation
-        return Target(placement, StateAt.STORE if leaves or migrates else StateAt.HOST)
+    def settle(self, changes: Mapping[JobId, Placement], *, whole: bool) -> None:
+        """What a job has is counted by its usage."""
+
+    def to_store(self, row: Row, to: Placement) -> bool:
+        """From host memory it could go on with its type only: what it is allocated would depend on that."""
+        return bool(row.job.placement.gpus) and not to.gpus and len(self._members[row.id].types) > 1
+
+    # -- words ----------------------------------------------------------------------------------------
+
+    def starts(self, row: Row) -> str:
+        return words.starts(self._members[row.id])
+
+    def stops(self, row: Row) -> str:
+        return words.stops(self._members[row.id])
+
+    def stays(self, row: Row, to: Placement) -> str:
+        other = self._pairing.on and to.shares_with != row.job.placement.shares_with
+        return words.shares(self._members[row.id]) if other else ""
+
+    def waits(self, row: Row) -> str:
+        member = self._members[row.id]
+        return words.waits(member, "" if member.types else self._pools.why_nowhere(row.job))

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""From a snapshot to a plan: what all policies have in common.
+
+The frame follows what is observed, puts a plan together, and keeps what is said and remembered. Its mechanism
+decides who runs where: `Ordered` serves an order in lanes, `Rounds` an allocation. Moves follow.
+
+The plan depends on the snapshot and the memory alone. What is kept between calls only saves work: tests
+compare each plan with one made from nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from controller.model import NOWHERE, JobId, Memory, Placement, Plan, Snapshot, StateAt, Target
+from controller.policies.mechanisms import sentences
+from controller.policies.mechanisms.mechanism import Decision, Mechanism
+from controller.policies.mechanisms.row import ASIDE, WAITING, Row, arrival
+from controller.policies.moves.move import Move
+from controller.policies.moves.part import part, with_partners
+from controller.policies.placement.draft import Draft, hold
+from controller.policies.recalled import mapping
+
+_SAID_AT_ONCE = 2000
+"""With one plan it is said why so many jobs are where they are; more where the plan starts or stops more."""
+
+
+class Frame:
+    """A mechanism and moves, composed into a policy."""
+
+    def __init__(self, mechanism: Mechanism, moves: Sequence[Move] = ()) -> None:
+        self.mechanism, self._moves = mechanism, tuple(moves)
+        self._moves_remember = mapping(None)
+        self._reset(Snapshot(time=0.0, nodes={}, jobs={}), Memory())
+
+    def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
+        """What should be different from now on. `memory` is read only where everything changed.
+
+        Cost: what changed, and what the mechanism searches; from nothing O(jobs log jobs + GPUs).
+        """
+        mechanism = self.mechanism
+        # 1. Follow what was observed.
+        touched = self._touched(snapshot, memory)
+        mechanism.begin(snapshot, len(touched))
+        self._follow(snapshot, touched)
+        # 2. What changes with time, and what was solved meanwhile.
+        more = mechanism.advance(snapshot)
+        # 3. Decide who runs where.
+        draft = Draft(mechanism, self._placements, self._moves_remember)
+        decision = mechanism.decide(draft, more=more)
+        # 4. Part jobs that may not share their GPUs any more.
+        mark = draft.mark()
+        if self._sharing and not decision.unsaid:
+            put = touched | draft.put_since() | decision.late.keys()
+            part(snapshot, draft, with_partners(snapshot, put) & self._sharing)
+        # 5. Moves follow a decision that is whole, and the moves before them.
+        for move in () if decision.more else self._moves:
+            move.propose(snapshot, draft)
+            if draft.wake_at <= snapshot.time:
+                break
+        # 6. What jobs are to have instead of what they have.
+        changes = self._changes(draft, decision)
+        mechanism.settle(changes, whole=not decision.more)
+        targets = {job_id: self._target(job_id, to) for job_id, to in changes.items()}
+        # 7. Say why.
+        said = {**self._say(mechanism.changed, changes), **draft.said}
+        # 8. Remember, and plan again in time. What a move freed is for the mechanism.
+        at_once = decision.more or bool(self._unsaid) or draft.freed_since(mark)
+        wake_at = max(snapshot.time, min(mechanism.wake(), draft.wake_at))
+        return Plan(
+            targets,
+            said,
+            Memory(self._learned(draft), mechanism.notes()),
+            snapshot.time if at_once else wake_at,
+            tuple(draft.moved),
+            mechanism.problems,
+            mechanism.refused,
+        )
+
+    # -- what is observed -----------------------------------------------------------------------------
+
+    def _touched(self, snapshot: Snapshot, memory: Memory) -> set[JobId]:
+        """Jobs that are not as they were; all of them where it begins anew."""
+        changed = snapshot.changed
+        if not changed.everything and self.mechanism.nodes_changed(snapshot, changed):
+            return set(changed.jobs)
+        if not changed.everything:
+            notes = {job_id: row.remembered() for job_id, row in self._rows.items()}
+            memory = Memory(self._common, notes)
+        self._reset(snapshot, memory)
+        return {*snapshot.jobs, *self._recalled}
+
+    def _reset(self, snapshot: Snapshot, memory: Memory) -> None:
+        self._rows: dict[JobId, Row] = {}
+        self._placements: dict[JobId, Placement] = {}
+        """What jobs have as far as others are concerned."""
+        self._sharing: set[JobId] = set()
+        """Jobs that were seen on GPUs together with others."""
+        self._parted: set[JobId] = set()
+        """Jobs that were seen to have lost a partner, which is not said yet."""
+        self._off_gpus: set[JobId] = set()
+        """Jobs whose last reason is one of a job off its GPUs."""
+        self._unsaid: dict[JobId, None] = {}
+        """Jobs of which something else may be true than what was said last."""
+        self._recalled = dict(memory.jobs)
+        """Notes of jobs that were not seen yet."""
+        self._common = dict(memory.common)
+        self._moves_remember = mapping(memory.common.get("moves"))
+        self.mechanism.reset(snapshot, self._common, self._rows)
+
+    def _follow(self, snapshot: Snapshot, ids: Iterable[JobId]) -> None:
+        touched: list[Row] = []
+        for job_id in sorted(with_partners(snapshot, ids)):
+            job, row = snapshot.jobs.get(job_id), self._rows.get(job_id)
+            note = self._recalled.pop(job_id, None) if row is None else row.note
+            usage = snapshot.usage_of(job_id)
+            if row is not None:
+                self.mechanism.leave(row)
+            if job is None:
+                self._forget(job_id)
+                self.mechanism.ended(job_id, row, note, usage)
+                continue
+            if row is None:
+                row = self._rows[job_id] = self.mechanism.row(job, usage, note)
+            elif job.placement.gpus and row.job.placement.shares_with - job.placement.shares_with:
+                self._parted.add(job_id)
+            row.job, row.usage, row.profile = job, usage, snapshot.profile_of(job_id)
+            (self._sharing.add if job.placement.shares_with else self._sharing.discard)(job_id)
+            self._hold(job_id, self.mechanism.held(job))
+            touched.append(row)
+        self.mechanism.follow(sorted(touched, key=arrival))
+
+    def _forget(self, job_id: JobId) -> None:
+        self._hold(job_id, NOWHERE)
+        self._rows.pop(job_id, None)
+        self._unsaid.pop(job_id, None)
+        for kept in (self._sharing, self._parted, self._off_gpus):
+            kept.discard(job_id)
+
+    def _hold(self, job_id: JobId, placement: Placement) -> None:
+        if self._placements.get(job_id, NOWHERE) != placement:
+            hold(self.mechanism, self._placements, job_id, placement)
+
+    # -- what is to be different ----------------------------------------------------------------------
+
+    def _changes(self, draft: Draft, decision: Decision) -> Mapping[JobId, Placement]:
+        if decision.unsaid:
+            return {}
+        held = self.mechanism.held
+        late = {i: to for i in decision.late if (to := draft.of(i)) != held(self._rows[i].job)}
+        return {**late, **draft.changes()}
+
+    def _target(self, job_id: JobId, placement: Placement) -> Target:
+        """Outside of its allocation a job goes on from the store."""
+        row = self._rows[job_id]
+        had = row.job.placement
+        migrates = bool(had.allocation and placement.gpus) and placement.allocation != had.allocation
+        stored = migrates or self.mechanism.to_store(row, placement)
+        return Target(placement, StateAt.STORE if stored else StateAt.HOST)
+
+    def _learned(self, draft: Draft) -> Mapping[str, Any]:
+        """What is to be remembered beyond jobs, where it is news."""
+        self._moves_remember = draft.remembered
+        now = {**self.mechanism.common(), **({"moves": draft.remembered} if self._moves else {})}
+        last, self._common = self._common, now
+        return {name: one for name, one in now.items() if one is not last.get(name) and one != last.get(name)}
+
+    # -- what is said ---------------------------------------------------------------------------------
+
+    def _say(self, changed: Collection[JobId], changes: Mapping[JobId, Placement]) -> dict[JobId, str]:
+        self._unsaid.update(dict.fromkeys(changed))
+        more = max(0, _SAID_AT_ONCE - len(changes))
+        now = [*changes, *islice((job_id for job_id in self._unsaid if job_id not in changes), more)]
+        found: dict[JobId, str] = {}
+        for job_id in now:
+            self._unsaid.pop(job_id, None)
+            row = self._rows.get(job_id)
+            if row is not None and (said := self._why(row, changes.get(job_id))):
+                found[job_id] = said
+        return found
+
+    def _why(self, row: Row, to: Placement | None) -> str:
+        """Why a job is where it is, or where it is to be. Empty: nothing is new."""
+        job, parted = row.job, row.id in self._parted
+        self._parted.discard(row.id)
+        if to is not None and bool(to.gpus) != bool(job.placement.gpus):
+            if to.gpus:
+                self._off_gpus.discard(row.id)
+                return self.mechanism.starts(row)
+            self._off_gpus.add(row.id)
+            return self.mechanism.stops(row)
+        if to is not None and to.gpus:
+            return self.mechanism.stays(row, to)
+        if row.standing is WAITING:
+            self._off_gpus.add(row.id)
+            return self.mechanism.waits(row)
+        if job.switching or job.leaving:
+            return ""
+        if row.standing is ASIDE:
+            self._off_gpus.add(row.id)
+            return sentences.aside(job)
+        if row.id in self._off_gpus:
+            self._off_gpus.discard(row.id)
+            return sentences.still_on(job)
+        return sentences.PARTED if parted else ""

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a mechanism says to the frame."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field
+from typing import Any, Protocol
+
+from controller.model import Changes, Job, JobId, Note, Placement, Problem, Snapshot, Usage
+from controller.model.value import empty, value
+from controller.policies.mechanisms.row import Row
+from controller.policies.placement.draft import Draft, Room
+
+
+@value
+class Decision:
+    """What became of a decision. The draft has the placements."""
+
+    more: bool = False
+    """It is not whole: the next plan, asked for at once, goes on."""
+    unsaid: bool = False
+    """The placements in the draft are for a later plan to say."""
+    late: Mapping[JobId, Placement] = field(default_factory=empty)
+    """Placements that an earlier plan put into the draft, and that this one says."""
+
+
+class Mechanism(Room, Protocol):
+    """Who runs where. The calls come in this order; all of a plan are at the time of its snapshot."""
+
+    @property
+    def problems(self) -> Mapping[str, Problem]:
+        """To be solved."""
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """Problems that could not be stated, or whose solution is of no use: why."""
+
+    @property
+    def changed(self) -> Collection[JobId]:
+        """Jobs of which something else may be true than before this plan."""
+
+    def reset(self, snapshot: Snapshot, common: Mapping[str, Any], rows: Mapping[JobId, Row]) -> None:
+        """Begin anew. `common`: as `common()` gave it, or damaged. `rows`: all jobs, none of them yet; it
+        follows what is observed."""
+
+    def nodes_changed(self, snapshot: Snapshot, changed: Changes) -> bool:
+        """False: they offer other GPUs than before, so begin anew."""
+
+    def begin(self, snapshot: Snapshot, touched: int) -> None:
+        """A plan begins. `touched`: as many jobs are not as they were."""
+
+    def row(self, job: Job, usage: Usage, note: Note) -> Row:
+        """Of a job that was not seen before. `note`: as it was remembered, or damaged."""
+
+    def leave(self, row: Row) -> None:
+        """The job is about to be seen as it is now."""
+
+    def ended(self, job_id: JobId, row: Row | None, note: Note, usage: Usage) -> None:
+        """A job has left the cluster. `row`: None where it was never seen."""
+
+    def held(self, job: Job) -> Placement:
+        """What a job has as far as others are concerned."""
+
+    def follow(self, rows: Sequence[Row]) -> None:
+        """These jobs are as they were observed, in the order of their arrival."""
+
+    def advance(self, snapshot: Snapshot) -> bool:
+        """What changes by itself. True: there is more of it."""
+
+    def decide(self, draft: Draft, *, more: bool) -> Decision:
+        """`more`: `advance` is not through."""
+
+    def settle(self, changes: Mapping[JobId, Placement], *, whole: bool) -> None:
+        """This is what the plan changes, moves included. It will be observed before it is decided about
+        again. `whole`: about all other jobs it was decided that they stay as they are."""
+
+    def to_store(self, row: Row, to: Placement) -> bool:
+        """Whether the job's state goes into its store, so that it can start anywhere."""
+
+    def starts(self, row: Row) -> str:
+        """Why the plan starts a job."""
+
+    def stops(self, row: Row) -> str:
+        """Why the plan stops it."""
+
+    def stays(self, row: Row, to: Placement) -> str:
+        """Why it goes on beside other jobs than before, or elsewhere. Empty: that is for moves to say."""
+
+    def waits(self, row: Row) -> str:
+        """Why it waits."""
+
+    def common(self) -> Mapping[str, Any]:
+        """What is to be remembered beyond jobs: JSON by name."""
+
+    def notes(self) -> Mapping[JobId, Note]:
+        """Notes that are others than before this plan. None: to be forgotten."""
+
+    def wake(self) -> float:
+        """When to plan again, even if nothing happens."""

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The mechanism that serves orders: jobs compete in lanes, and run in order.
+
+A lane is a set of GPUs that jobs compete for: one for the cluster makes gangs, one for each server makes
+slices. `Ranks` knows the order; `GangLanes` and `SliceLanes` know who competes where and which GPUs fit. This
+module knows when jobs change by themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from controller.model import Changes, Job, JobId, Note, Placement, Problem, Snapshot, Usage
+from controller.model.timers import TINY, Timers
+from controller.model.value import empty
+from controller.policies.mechanisms import sentences
+from controller.policies.mechanisms.lanes import Lanes
+from controller.policies.mechanisms.mechanism import Decision
+from controller.policies.mechanisms.ranks import Ranks
+from controller.policies.mechanisms.row import ASIDE, FIXED, Row, arrival, standing
+from controller.policies.orders.order import Order
+from controller.policies.placement.draft import Draft
+from controller.policies.recalled import mapping
+
+_PORTION_JOBS = 2000
+"""So many jobs whose time has come are looked at with one plan. Where there are more, the next plans, asked
+for at once, go on, and the one with the last of them decides."""
+
+
+class Ordered:
+    """An order and lanes. Implements `Mechanism`."""
+
+    problems: Mapping[str, Problem] = empty()
+    refused: Mapping[str, str] = empty()
+
+    def __init__(self, order: Order, lanes: Lanes, *, preempt: bool = True) -> None:
+        """`preempt`: running jobs may be stopped for others."""
+        self._ranks, self._lanes, self._preempt = Ranks(order), lanes, preempt
+        self.change, self.restore, self.held = lanes.change, lanes.restore, lanes.held
+
+    def reset(self, snapshot: Snapshot, common: Mapping[str, Any], rows: Mapping[JobId, Row]) -> None:
+        self._rows = rows
+        self._timers = Timers()
+        self._polled = Timers()
+        """When jobs whose time has to be asked for have to be asked again at the soonest."""
+        self._polled_wake = math.inf
+        """The first of their times, as of this plan."""
+        self._unsettled: set[JobId] = set()
+        """Running jobs that were advanced, and about which no whole decision was made since."""
+        self._ranks.reset(mapping(common.get("order")))
+        self._lanes.reset(snapshot, mapping(common.get("lanes")), rows)
+
+    def nodes_changed(self, snapshot: Snapshot, changed: Changes) -> bool:
+        return self._lanes.nodes_changed(snapshot, changed)
+
+    def begin(self, snapshot: Snapshot, touched: int) -> None:
+        self._now = snapshot.time
+        self._ranks.begin_plan(self._now)
+        self.changed: dict[JobId, None] = {}
+
+    # -- where jobs stand -----------------------------------------------------------------------------
+
+    def row(self, job: Job, usage: Usage, note: Note) -> Row:
+        return Row(job, usage, note=self._ranks.read(note))
+
+    def ended(self, job_id: JobId, row: Row | None, note: Note, usage: Usage) -> None:
+        if row is not None or self._ranks.read(note) is not None:
+            self._ranks.ended(job_id, usage)
+
+    def follow(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            self._ranks.seen(row)
+        if self._ranks.learned and self._ranks.recall():
+            self._lanes.rekey(self._ranks)
+        for row in rows:
+            if row.note is None and self._lanes.notes_on_arrival:
+                self._ranks.begin(row, ())
+            self._enter(row)
+
+    def leave(self, row: Row) -> None:
+        self._lanes.leave(row)
+        self._unsettled.discard(row.id)
+        self._timers.set(row.id, math.inf)
+        self._polled.set(row.id, math.inf)
+
+    def _enter(self, row: Row) -> None:
+        job, kept_until = row.job, self._lanes.kept_until(row.job)
+        fixed = not self._preempt or kept_until > self._now + TINY
+        row.standing, row.key = standing(job, self._rows, fixed=fixed), self._ranks.key(row)
+        if self._ranks.unsettled(row):
+            self._unsettled.add(row.id)
+        until = self._lanes.enter(row, self._now)
+        if row.standing is ASIDE:
+            if job.held_until is not None and job.held_until > self._now:
+                until = job.held_until
+        else:
+            own = self._ranks.until(row)
+            if own < math.inf and self._ranks.polled(row):
+                self._polled.set(row.id, self._ranks.ask_at(row, own))
+                self._polled_wake = min(self._polled_wake, own)
+            else:
+                until = min(until, own)
+        if row.standing is FIXED and kept_until > self._now:
+            until = min(until, kept_until)
+        self._timers.set(row.id, until)
+        self.changed[row.id] = None
+
+    def advance(self, snapshot: Snapshot) -> bool:
+        """Jobs whose time has come: their notes or standings change."""
+        due = {job_id: self._rows[job_id] for job_id in self._timers.due(self._now, _PORTION_JOBS)}
+        more = len(due) == _PORTION_JOBS
+        self._polled_wake, asked = math.inf, list[tuple[Row, float]]()
+        while self._polled.first() < self._polled_wake:
+            row = self._rows[self._polled.pop()]
+            until = self._ranks.until(row)
+            if until <= self._now + TINY:
+                due[row.id] = row
+            else:
+                self._polled_wake = min(self._polled_wake, until)
+                asked.append((row, until))
+        for row, until in asked:
+            self._polled.set(row.id, self._ranks.ask_at(row, until))
+        for row in sorted(due.values(), key=arrival):
+            self.leave(row)
+            if row.standing is not ASIDE:
+                self._ranks.advance(row)
+            self._enter(row)
+        return more
+
+    # -- deciding -------------------------------------------------------------------------------------
+
+    def decide(self, draft: Draft, *, more: bool) -> Decision:
+        return Decision(more or self._lanes.decide(draft, self._now, self._ranks))
+
+    def settle(self, changes: Mapping[JobId, Placement], *, whole: bool) -> None:
+        """The lanes need not know: they see it when it is observed."""
+        for job_id, placement in changes.items():
+            row = self._rows[job_id]
+            if bool(placement.gpus) != (row.usage.since is not None):
+                self._ranks.settle(row, self._after(row, len(placement.gpus)))
+        if not whole:
+            return
+        # Jobs that the whole decision did not stop go on.
+        for row in sorted((self._rows[job_id] for job_id in self._unsettled), key=arrival):
+            if self._ranks.unsettled(row):
+                self._ranks.settle(row)
+                self.leave(row)
+                self._enter(row)
+        self._unsettled.clear()
+
+    def _after(self, row: Row, gpus: int) -> Usage:
+        return row.usage.started(self._now, gpus) if gpus else row.usage.stopped(self._now)
+
+    def to_store(self, row: Row, to: Placement) -> bool:
+        return False
+
+    # -- words ----------------------------------------------------------------------------------------
+
+    def starts(self, row: Row) -> str:
+        return sentences.STARTS
+
+    def stops(self, row: Row) -> str:
+        return sentences.stops(self._ranks.words(row, self._after(row, 0)))
+
+    def stays(self, row: Row, to: Placement) -> str:
+        return ""
+
+    def waits(self, row: Row) -> str:
+        return self._lanes.waits(row, self._ranks.words(row))
+
+    # -- memory ---------------------------------------------------------------------------------------
+
+    def common(self) -> Mapping[str, Any]:
+        return {"order": self._ranks.common, "lanes": self._lanes.common()}
+
+    def notes(self) -> Mapping[JobId, Note]:
+        return self._ranks.notes
+
+    def wake(self) -> float:
+        return min(self._timers.first(), self._lanes.wake(self._ranks), self._polled_wake)
