@@ -31,6 +31,13 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
+def variables(rank: int, ranks: int, port: int) -> Dict[str, str]:
+    """What tells a process which rank it is, and where rank 0 listens."""
+    own = {name: str(rank) for name in ("RANK", "LOCAL_RANK")}
+    of_all = {name: str(ranks) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")}
+    return {**own, **of_all, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
 def status(processes: Sequence["subprocess.Popen[bytes]"]) -> Optional[int]:
     """The exit status of all: 0, or that of the first that failed, 128 and the signal's number where a signal
     has ended it. None while they go on."""

@@ -13,9 +13,9 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, List, Mapping, Optional, Sequence
 
-from ._processes import PASSED_ON, end, free_port, send, status
+from ._processes import PASSED_ON, end, free_port, send, status, variables
 
 LOOK_SECONDS = 0.1
 END_SECONDS = 10.0
@@ -30,18 +30,6 @@ def gpus(environ: Mapping[str, str]) -> int:
     if "CUDA_VISIBLE_DEVICES" in environ:
         return max(1, len([name for name in environ["CUDA_VISIBLE_DEVICES"].split(",") if name.strip()]))
     return max(1, int(environ.get("SLURM_GPUS_ON_NODE", "") or "1"))
-
-
-def variables(rank: int, ranks: int, port: int) -> Dict[str, str]:
-    """What tells a process which rank it is, and where rank 0 listens."""
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
 
 
 def run(command: Sequence[str], ranks: int) -> int:

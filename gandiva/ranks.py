@@ -19,7 +19,7 @@ import sys
 from typing import Any, List, Mapping, Optional, Sequence
 
 from . import attach
-from ._processes import PASSED_ON, end, free_port, send, status
+from ._processes import PASSED_ON, end, free_port, send, status, variables
 from ._reporting import FD_NAME, Reports
 from ._session import Session
 
@@ -70,16 +70,15 @@ class Ranks:
         if self._processes and self.ended() == 0:
             return
         names = self._devices.now()
-        common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        common = dict(os.environ)
         common.pop("GANDIVA_CONTROL_DIR", None)  # the launcher speaks for the job
-        common.update(WORLD_SIZE=str(len(names)), LOCAL_WORLD_SIZE=str(len(names)))
-        report = self.reports.descriptor
+        port, report = free_port(), self.reports.descriptor
         common[FD_NAME] = f"{report}:{os.fstat(report).st_ino}"
         if names != [""]:
             common["CUDA_VISIBLE_DEVICES"] = ",".join(names)
         self._processes = []
         for rank in range(len(names)):
-            environ = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            environ = {**common, **variables(rank, len(names), port)}
             command = [sys.executable, *self._command]
             self._processes.append(subprocess.Popen(command, env=environ, pass_fds=[report]))
         print(f"gandiva.ranks: started {len(names)} ranks", file=sys.stderr, flush=True)
