@@ -158,17 +158,10 @@ def _trial(job: Any) -> Optional[Trial]:
     said = word.group()[len(PREFIX) :].split(",") if word else []
     priorities = [item[len("priority=") :] for item in said if item.startswith("priority=")]
     number = int(job["job_id"])
-    return Trial(
-        _name(job, number),
-        number,
-        search,
-        states if isinstance(states, str) else str(states[0]),
-        float(priorities[0])
-        if priorities and re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,4})?", priorities[0])
-        else 1.0,
-        "exclusive" in said,
-        comment,
-    )
+    known = priorities and re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,4})?", priorities[0])
+    priority = float(priorities[0]) if known else 1.0
+    state = states if isinstance(states, str) else str(states[0])
+    return Trial(_name(job, number), number, search, state, priority, "exclusive" in said, comment)
 
 
 def _name(job: Any, number: int) -> str:
@@ -185,14 +178,10 @@ def _number(value: Any) -> Optional[int]:
 
 def _run(command: Sequence[str], *, with_all: bool = False) -> str:
     """What a command prints. `with_all`: in the whole environment of this process."""
+    env = None if with_all else slurm_environment()
     try:
         done = subprocess.run(
-            command,
-            env=None if with_all else slurm_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            timeout=_DEADLINE_SECONDS,
+            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=_DEADLINE_SECONDS
         )
     except subprocess.TimeoutExpired:
         raise TrialsError(f"{command[0]} did not answer within {_DEADLINE_SECONDS:g} s") from None
