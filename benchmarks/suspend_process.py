@@ -17,14 +17,14 @@ import torch
 import transformers
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from gandiva import _torch
+from gandiva import _accelerator
 from gandiva._registry import Registry
 
 USED = (Trainer, TrainingArguments)
 """What a script of Transformers imports. They are not called."""
 
 
-class CpuAsGpu(_torch.Accelerator):
+class CpuAsGpu(_accelerator.Accelerator):
     """All tensors are on the "GPU"; what only CUDA can be asked is left out."""
 
     pinned = False
@@ -73,7 +73,7 @@ class Training:
 
 def main() -> None:
     """Train, and leave and come back between the steps. Argument: how often."""
-    _torch.Accelerator = CpuAsGpu  # type: ignore[misc]
+    _accelerator.Accelerator = CpuAsGpu  # type: ignore[misc]
     training, registry = Training(), Registry()
     for target in (training.model, training.optimizer):
         registry.add(target, type(target).__name__)

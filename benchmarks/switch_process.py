@@ -12,12 +12,12 @@ import sys
 from suspend_process import CpuAsGpu, Training  # type: ignore[import-not-found]
 
 import gandiva
-from gandiva import _torch
+from gandiva import _accelerator
 
 
 def main() -> None:
     """Register what Transformers has, and run the mock training."""
-    _torch.Accelerator = CpuAsGpu  # type: ignore[misc]
+    _accelerator.Accelerator = CpuAsGpu  # type: ignore[misc]
     training = Training()
     training.train(5)
     gandiva.attach().register(training.model, training.optimizer, name="GPT-2")

@@ -39,15 +39,11 @@ def attach(*, rank: Optional[int] = None, world_size: Optional[int] = None) -> S
     """
     global _current
     with _lock:
-        if _current is not None and (_current.active or _forked(_current)):
-            return _current
-        _current = _attach(rank, world_size)
+        # A forked worker keeps its parent's session, which is inert there.
+        forked = isinstance(_current, LiveSession) and _current.forked
+        if _current is None or not (_current.active or forked):
+            _current = _attach(rank, world_size)
         return _current
-
-
-def _forked(session: Session) -> bool:
-    # A forked worker keeps its parent's session, which is inert there.
-    return isinstance(session, LiveSession) and session.forked
 
 
 def _attach(rank: Optional[int], world_size: Optional[int]) -> Session:

@@ -3,34 +3,25 @@
 
 import contextlib
 import sys
-from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple
+from dataclasses import dataclass
+from typing import Any, Callable, ContextManager, Dict, List, Optional
+
+from ._accelerator import limit_memory, watch_graphs
+from ._tensors import StateSize, is_torch_state
+from ._torch import TorchState
 
 
-class StateSize(NamedTuple):
-    """How much state is registered, for policies that look at a model's skew (Tiresias, section 3)."""
-
-    total_bytes: int
-    largest_tensor_bytes: int
-
-
+@dataclass
 class Hook:
     """One registered object with its own way off the GPU and back."""
 
-    def __init__(
-        self,
-        name: str,
-        target: Any,
-        offload: Callable[[], Any],
-        restore: Callable[[], Any],
-        saves_offloaded: bool,
-    ) -> None:
-        """`saves_offloaded`: what it holds can be read while it is offloaded, without the GPU."""
-        self.name = name
-        self.target = target
-        self.offload = offload
-        self.restore = restore
-        self.saves_offloaded = saves_offloaded
-        self.offloaded = False
+    name: str
+    target: Any
+    offload: Callable[[], Any]
+    restore: Callable[[], Any]
+    saves_offloaded: bool
+    """What it holds can be read while it is offloaded, without the GPU."""
+    offloaded: bool = False
 
     def number(self, attribute: str) -> int:
         """An optional size the object states, as an attribute or a method; 0 when it states none."""
@@ -39,16 +30,6 @@ class Hook:
             return max(0, int(value() if callable(value) else value))
         except Exception:
             return 0
-
-    @property
-    def releases_context(self) -> bool:
-        """Whether the object says that nothing of the process stays on the GPU after offload()."""
-        return bool(getattr(self.target, "releases_context", False))
-
-    @property
-    def starts_processes(self) -> bool:
-        """Whether the object starts and ends processes that use GPUs and have no session."""
-        return bool(getattr(self.target, "starts_processes", False))
 
 
 class RestoreError(RuntimeError):
@@ -64,8 +45,10 @@ class Registry:
 
     def __init__(self) -> None:
         self._hooks: List[Hook] = []
-        self._torch: Optional[Any] = None
+        self._torch: Optional[TorchState] = None
         self._known: Dict[int, Any] = {}
+        self.size = StateSize(0, 0)
+        """As it was measured last."""
 
     def add(self, target: Any, name: str) -> None:
         """Register one object, once. Raises TypeError when there is no way to move it."""
@@ -75,7 +58,7 @@ class Registry:
         if callable(offload) and callable(restore):
             saves = bool(getattr(target, "saves_offloaded", False))
             self._hooks.append(Hook(name, target, offload, restore, saves))
-        elif self._is_torch(target):
+        elif (torch := sys.modules.get("torch")) is not None and is_torch_state(torch, target):
             self._torch_state().add(target)
         elif callable(getattr(target, "to", None)) and callable(getattr(target, "state_dict", None)):
             self._hooks.append(_movable(name, target))
@@ -86,31 +69,19 @@ class Registry:
             )
         self._known[id(target)] = target
 
-    def _is_torch(self, target: Any) -> bool:
-        torch = sys.modules.get("torch")
-        if torch is None:
-            return False
-        from . import _torch
-
-        return _torch.is_torch_state(torch, target)
-
     def watch_torch(self, memory_limit_bytes: int) -> None:
         """Note CUDA graphs from now on and keep to the limit, if torch has been imported. The session calls
         it again and again."""
         if "torch" in sys.modules:
-            from . import _torch
+            watch_graphs(sys.modules["torch"])
+            limit_memory(sys.modules["torch"], memory_limit_bytes)
 
-            _torch.watch_graphs(sys.modules["torch"])
-            _torch.limit_memory(sys.modules["torch"], memory_limit_bytes)
-
-    def _torch_state(self) -> Any:
+    def _torch_state(self) -> TorchState:
         if self._torch is None:
-            from . import _torch
-
-            self._torch = _torch.TorchState(sys.modules["torch"])
+            self._torch = TorchState(sys.modules["torch"])
         return self._torch
 
-    def size(self) -> StateSize:
+    def measure(self) -> None:
         """Bytes of registered state; of hooks, what they state as `state_bytes`, `largest_tensor_bytes`."""
         total = sum(hook.number("state_bytes") for hook in self._hooks)
         largest = max((hook.number("largest_tensor_bytes") for hook in self._hooks), default=0)
@@ -118,7 +89,7 @@ class Registry:
             torch_size = self._torch.size()
             total += torch_size.total_bytes
             largest = max(largest, torch_size.largest_tensor_bytes)
-        return StateSize(total, largest)
+        self.size = StateSize(total, largest)
 
     def host_bytes(self) -> int:
         """Host memory that offload() will take beyond what the process has. It takes no more, or refuses.
@@ -127,7 +98,7 @@ class Registry:
         """
         total = sum(hook.number("state_bytes") for hook in self._hooks)
         if "torch" in sys.modules:
-            total += int(self._torch_state().host_bytes())
+            total += self._torch_state().host_bytes()
         return total
 
     def synchronize(self) -> None:
@@ -148,15 +119,15 @@ class Registry:
     @property
     def releases_context(self) -> bool:
         """Whether offload leaves nothing of this process on the GPU, not even the CUDA context."""
-        if any(hook.releases_context for hook in self._hooks):
-            # One owner of the whole context speaks for all, unless PyTorch holds one of its own.
-            return self._torch is None or not self._torch.uses_accelerator()
-        return False
+        # One owner of the whole context speaks for all, unless PyTorch holds one of its own.
+        return any(getattr(hook.target, "releases_context", False) for hook in self._hooks) and not (
+            self._torch is not None and self._torch.uses_accelerator()
+        )
 
     @property
     def starts_processes(self) -> bool:
         """Whether an object speaks for processes without a session."""
-        return any(hook.starts_processes for hook in self._hooks)
+        return any(getattr(hook.target, "starts_processes", False) for hook in self._hooks)
 
     def offload(self) -> int:
         """Move everything to host memory. Returns the bytes known to stay on the GPU.
@@ -207,5 +178,4 @@ def _movable(name: str, target: Any) -> Hook:
             f"gandiva: cannot register {name} ({type(target).__name__}): it has to() but no attribute"
             f" `device` that says where to put it back; give it offload() and restore()"
         )
-    back: Tuple[Any] = (device,)
-    return Hook(name, target, lambda: target.to("cpu"), lambda: target.to(back[0]), saves_offloaded=True)
+    return Hook(name, target, lambda: target.to("cpu"), lambda: target.to(device), saves_offloaded=True)

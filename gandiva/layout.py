@@ -91,26 +91,26 @@ class Command(NamedTuple):
 
 
 class RankRecord(NamedTuple):
-    """The fields of a rank file as found there, not yet checked against anything."""
+    """The fields of a rank file, as a session begins with them, or as found there and not yet checked."""
 
-    state: int
-    sequence: int
-    answered_sequence: int
-    steps_done: int
-    samples_done: float
-    step_seconds: float
-    left_bytes: int
-    offload_seconds: float
-    pid: int
-    world_size: int
-    start_time_ticks: int
-    state_bytes: int
-    largest_tensor_bytes: int
-    flags: int
-    error: bytes
-    host_bytes: int
-    saved_step: int
-    saved_generation: int
+    state: int = State.RUNNING
+    sequence: int = 0
+    answered_sequence: int = 0
+    steps_done: int = 0
+    samples_done: float = 0.0
+    step_seconds: float = 0.0
+    left_bytes: int = 0
+    offload_seconds: float = 0.0
+    pid: int = 0
+    world_size: int = 0
+    start_time_ticks: int = 0
+    state_bytes: int = 0
+    largest_tensor_bytes: int = 0
+    flags: int = 0
+    error: bytes = b""
+    host_bytes: int = HOST_BYTES_UNKNOWN
+    saved_step: int = 0
+    saved_generation: int = 0
 
 
 def head_word(verb: Verb) -> int:

@@ -507,17 +507,15 @@ class Stopwatch:
 
 def time_switches(log: TextIO, torch: bool) -> None:
     """Put a stopwatch on the job's side of a switch, where it is in memory only."""
-    from gandiva import _registry
+    from gandiva import _accelerator, _host_copy, _registry, _torch
 
     watch = Stopwatch(log)
     if torch:
-        from gandiva import _torch
-
         watch.part(gc, "collect", "gc")
         watch.part(_torch.TorchState, "prepare", "wait")
         watch.part(_torch.TorchState, "_plan", "plan")
-        watch.part(_torch.Arena, "reserve", "reserve")
-        watch.part(_torch.Accelerator, "release_caches", "caches")
+        watch.part(_host_copy.Arena, "reserve", "reserve")
+        watch.part(_accelerator.Accelerator, "release_caches", "caches")
     watch.whole(_registry.Registry, "host_bytes", "count")
     watch.whole(_registry.Registry, "offload", "offload")
     watch.whole(_registry.Registry, "restore", "restore")

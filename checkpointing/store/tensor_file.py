@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gandiva._torch import storage_of
+from gandiva._tensors import storage_of
 
 from .blocks import Block, block_of, checked, is_spread
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import gandiva
-from gandiva import _torch
+from gandiva import _accelerator, _tensors
 
 EXAMPLES = "/opt/gandiva/src/examples"
 PACE_SECONDS = 0.4
@@ -39,7 +39,7 @@ class OnGpu:
         self._context.destroy()
 
 
-class CpuAsGpu(_torch.Accelerator):
+class CpuAsGpu(_accelerator.Accelerator):
     """Tensors of what was registered count as the GPU's."""
 
     pinned = False
@@ -49,12 +49,9 @@ class CpuAsGpu(_torch.Accelerator):
         return True
 
     def owns(self, tensor: Any) -> bool:
-        state = _torch.TorchState(self.torch, self)
-        for target in self.targets:
-            state.add(target)
-        return _torch.storage_of(tensor)._cdata in {
-            _torch.storage_of(each)._cdata for each in state._registered()
-        }
+        registered = _tensors.registered(self.torch, self.targets)
+        storages = {_tensors.storage_of(each)._cdata for each in registered}
+        return _tensors.storage_of(tensor)._cdata in storages
 
     def synchronize(self) -> None: ...
 
@@ -74,7 +71,7 @@ def main() -> None:
     import mockcuda  # type: ignore[import-not-found, unused-ignore]
 
     mockcuda.init()
-    _torch.Accelerator = CpuAsGpu  # type: ignore[misc]
+    _accelerator.Accelerator = CpuAsGpu  # type: ignore[misc]
     session = gandiva.attach()
     session.register(OnGpu(mockcuda), name="mock GPU")
     register, step = session.register, session.step

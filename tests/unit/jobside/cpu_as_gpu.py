@@ -7,12 +7,12 @@ import contextlib
 from collections.abc import Iterable
 from typing import Any
 
-from gandiva import _torch
+from gandiva._accelerator import Accelerator
 from gandiva._heap import living
-from gandiva._torch import storage_of
+from gandiva._tensors import storage_of
 
 
-class CpuAsGpu(_torch.Accelerator):
+class CpuAsGpu(Accelerator):
     """Owns the tensors that have been put on the "GPU"."""
 
     pinned = False

@@ -19,7 +19,7 @@ import torch  # type: ignore[import-not-found, unused-ignore]
 
 import gandiva
 from examples import mockcuda
-from gandiva import _torch
+from gandiva import _accelerator
 from tests.unit.jobside.cpu_as_gpu import CpuAsGpu
 
 MIB = 1 << 20
@@ -47,7 +47,7 @@ def main() -> None:
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
     gpu = CpuAsGpu(torch)
-    _torch.Accelerator = lambda _: gpu  # type: ignore[assignment, misc]
+    _accelerator.Accelerator = lambda _: gpu  # type: ignore[assignment, misc]
     mockcuda.init()
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=ranks

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 import gandiva
-from gandiva import _torch
+from gandiva import _accelerator
 from gandiva.layout import State, Verb
 
 from .conftest import Block
@@ -61,14 +61,14 @@ class Cuda:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     made = Cuda()
-    monkeypatch.setattr(_torch, "_limits", {})
+    monkeypatch.setattr(_accelerator, "_limits", {})
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=made))
     return made
 
 
 def pass_boundary(session: gandiva.Session) -> None:
     """Where the session is due to publish."""
-    session._publish_at = 0.0  # type: ignore[attr-defined]
+    session._progress.publish_at = 0.0  # type: ignore[attr-defined]
     session.step()
 
 

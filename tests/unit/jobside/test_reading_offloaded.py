@@ -10,8 +10,9 @@ import pytest
 
 from checkpointing.store import Store
 from checkpointing.store.state import State
-from gandiva import _torch
-from gandiva._torch import TorchState, storage_of
+from gandiva import _host_copy
+from gandiva._tensors import storage_of
+from gandiva._torch import TorchState
 
 from .cpu_as_gpu import CpuAsGpu
 from .need_torch import need_torch
@@ -62,7 +63,7 @@ class Odd:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> CpuAsGpu:
-    monkeypatch.setattr(_torch, "ARENA_CHUNK_BYTES", 1 << 8)  # nearly every tensor is in two chunks
+    monkeypatch.setattr(_host_copy, "CHUNK_BYTES", 1 << 8)  # nearly every tensor is in two chunks
     return CpuAsGpu(torch)
 
 

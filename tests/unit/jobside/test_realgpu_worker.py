@@ -27,9 +27,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 CPU_AS_GPU = """
 import torch
-from gandiva import _torch
+from gandiva import _accelerator
 
-class CpuAsGpu(_torch.Accelerator):
+class CpuAsGpu(_accelerator.Accelerator):
     pinned = False
     def initialized(self): return True
     def owns(self, tensor): return tensor.dtype is not torch.uint8
@@ -39,7 +39,7 @@ class CpuAsGpu(_torch.Accelerator):
     def left_bytes(self): return 0
     def allocated_bytes(self): return 1 << 40
 
-_torch.Accelerator = CpuAsGpu
+_accelerator.Accelerator = CpuAsGpu
 import worker
 worker.main()
 """

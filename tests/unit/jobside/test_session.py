@@ -225,14 +225,14 @@ def test_a_half_written_command_changes_nothing(block: Block) -> None:
 def test_time_off_the_gpu_is_no_step_time(block: Block) -> None:
     session = gandiva.attach()
     clock = FakeClock()
-    session._clock = clock  # type: ignore[attr-defined]
-    session._boundary = 0.0  # type: ignore[attr-defined]
+    session._progress._clock = clock  # type: ignore[attr-defined]
+    session._progress._boundary = 0.0  # type: ignore[attr-defined]
     for number in range(40):
         # Five slow steps at first, as compilers and caches have them.
         clock.now += 10.0 if number < 5 else 2.0
         session.step()
     assert block.rank().step_seconds == 2.0
-    session._boundary = clock.now  # type: ignore[attr-defined]
+    session._progress._boundary = clock.now  # type: ignore[attr-defined]
     for _ in range(11):
         clock.now += 3.0
         session.step()

@@ -24,11 +24,12 @@ import pytest
 
 from checkpointing.store import Store
 from checkpointing.store.state import State
-from gandiva import _communicators, _torch
+from gandiva import _accelerator, _communicators, _host_copy, _torch
 from gandiva._communicators import Communicators
 from gandiva._heap import living
 from gandiva._registry import Registry
-from gandiva._torch import TorchState, storage_of
+from gandiva._tensors import is_torch_state, storage_of
+from gandiva._torch import TorchState
 
 from .conftest import PATIENCE_SECONDS, Block
 from .cpu_as_gpu import CpuAsGpu
@@ -39,7 +40,7 @@ torch: Any = need_torch()
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> CpuAsGpu:
-    monkeypatch.setattr(_torch, "ARENA_CHUNK_BYTES", 1 << 16)
+    monkeypatch.setattr(_host_copy, "CHUNK_BYTES", 1 << 16)
     return CpuAsGpu(torch)
 
 
@@ -159,7 +160,7 @@ def test_what_autograd_has_saved_survives(gpu: CpuAsGpu) -> None:
 def test_a_storage_is_moved_once_and_may_be_larger_than_a_chunk(
     gpu: CpuAsGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_torch, "ARENA_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(_host_copy, "CHUNK_BYTES", 1000)
     base = torch.arange(2000, dtype=torch.float32)
     views = [base[:10], base[500:], base]
     small = torch.arange(7)
@@ -233,9 +234,9 @@ class Cuda:
             self.pools = [(0, 0)]
 
 
-def with_cuda() -> tuple[Cuda, _torch.Accelerator]:
+def with_cuda() -> tuple[Cuda, _accelerator.Accelerator]:
     cuda = Cuda()
-    return cuda, _torch.Accelerator(types.SimpleNamespace(cuda=cuda))
+    return cuda, _accelerator.Accelerator(types.SimpleNamespace(cuda=cuda))
 
 
 def test_a_graph_among_the_live_objects_is_refused() -> None:
@@ -289,8 +290,8 @@ def test_an_allocator_without_pools_is_no_obstacle(monkeypatch: pytest.MonkeyPat
 def test_graphs_of_this_pytorch_can_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = inspect.unwrap(torch.cuda.CUDAGraph.capture_begin)
     monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", begin)  # put back at the end
-    _torch.watch_graphs(torch)
-    _torch.watch_graphs(torch)
+    _accelerator.watch_graphs(torch)
+    _accelerator.watch_graphs(torch)
     assert torch.cuda.CUDAGraph.capture_begin.__wrapped__ is begin
     assert inspect.signature(torch.cuda.CUDAGraph.capture_begin) == inspect.signature(begin)
 
@@ -298,9 +299,9 @@ def test_graphs_of_this_pytorch_can_be_watched(monkeypatch: pytest.MonkeyPatch) 
 def test_this_pytorch_takes_a_limit() -> None:
     wanted = ["fraction", "device"]
     assert list(inspect.signature(torch.cuda.set_per_process_memory_fraction).parameters) == wanted
-    _torch.limit_memory(torch, 1 << 30)
+    _accelerator.limit_memory(torch, 1 << 30)
     assert not torch.cuda.is_initialized()
-    assert _torch._limits == {}
+    assert _accelerator._limits == {}
 
 
 @pytest.fixture
@@ -437,9 +438,9 @@ def test_what_counts_as_torch_state() -> None:
         def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
     for target in (net, optimizer, torch.ones(3), [torch.ones(3)], {"a": (torch.ones(2),)}, Scaler()):
-        assert _torch.is_torch_state(torch, target), target
+        assert is_torch_state(torch, target), target
     for target in (3, "text", [], {"a": 1}, object()):
-        assert not _torch.is_torch_state(torch, target), target
+        assert not is_torch_state(torch, target), target
 
 
 def test_size_counts_storages_once_and_finds_the_largest_tensor(gpu: CpuAsGpu) -> None:
@@ -469,7 +470,7 @@ def test_a_session_registers_modules_directly(block: Block) -> None:
 def test_all_live_tensors_are_counted_before_each_offload(
     gpu: CpuAsGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_torch, "ARENA_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(_host_copy, "CHUNK_BYTES", 1000)
     registered, unregistered = torch.zeros(1500, dtype=torch.uint8), torch.zeros(2000, dtype=torch.uint8)
     gpu.put(registered, unregistered)
     state = TorchState(torch, gpu)
@@ -533,7 +534,7 @@ def test_what_only_cpp_has_allocated_needs_no_host_memory(
     gpu: CpuAsGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does a suspend fail again where it is less than it was."""
-    monkeypatch.setattr(_torch, "ARENA_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(_host_copy, "CHUNK_BYTES", 1000)
     elsewhere, kept = 5000, [torch.zeros(900, dtype=torch.uint8)]
     monkeypatch.setattr(gpu, "allocated_bytes", lambda: elsewhere + 900 * len(kept))
     state = TorchState(torch, gpu)
@@ -555,7 +556,7 @@ def test_what_only_cpp_has_allocated_needs_no_host_memory(
 
 
 def test_garbage_takes_no_host_memory(gpu: CpuAsGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_torch, "ARENA_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(_host_copy, "CHUNK_BYTES", 1000)
     garbage: Any = Graph()
     garbage.cycle = [garbage, torch.zeros(2500, dtype=torch.uint8)]
     kept = torch.zeros(900, dtype=torch.uint8)
@@ -658,15 +659,15 @@ def test_garbage_that_took_the_place_of_what_stayed_is_freed_in_time(
     make(1000)
     found, now = [], time.monotonic()
     for later in (0.0, 0.5, 1.1):
-        at = now + later * _torch.COLLECT_SECONDS
-        monkeypatch.setattr(_torch, "time", types.SimpleNamespace(monotonic=lambda at=at: at))
+        at = now + later * _accelerator.COLLECT_SECONDS
+        monkeypatch.setattr(_accelerator, "time", types.SimpleNamespace(monotonic=lambda at=at: at))
         found.append(leave(state))
         state.restore()
     assert found == [1017, 1017, 17]
 
 
 def test_more_host_memory_than_was_said_is_not_taken(gpu: CpuAsGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_torch, "ARENA_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(_host_copy, "CHUNK_BYTES", 1000)
     tensor = torch.full((900,), 7, dtype=torch.uint8)
     gpu.put(tensor)
     state = TorchState(torch, gpu)
@@ -684,11 +685,11 @@ def test_more_host_memory_than_was_said_is_not_taken(gpu: CpuAsGpu, monkeypatch:
 
 
 def test_the_arena_is_host_memory_whatever_the_default_device_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_torch, "ARENA_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(_host_copy, "CHUNK_BYTES", 1000)
     torch.set_default_device("meta")
     try:
         for pinned in (True, False):  # (pinning fails where there is no GPU)
-            arena = _torch.Arena(torch, pinned=pinned)
+            arena = _host_copy.Arena(torch, pinned=pinned)
             arena.reserve(500)
             assert [chunk.device.type for chunk in arena._chunks] == ["cpu"]
     finally:

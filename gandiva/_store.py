@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: MIT
 """What a session writes into its checkpoint store when the agent asks for it."""
 
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, Optional, Tuple
 
 
-class Saved(NamedTuple):
-    """A generation that is published: in all ranks the same."""
+class JobStore:
+    """A store, and the state that goes there: `Store` and `State` of `checkpointing.store`, or alike.
 
-    step: int
-    generation: int
+    None: the script has registered none.
+    """
 
-
-class Kept:
-    """A store, and the state that goes there: `Store` and `State` of `checkpointing.store`, or alike."""
-
-    def __init__(self, store: Any, state: Any, first_step: int) -> None:
+    def __init__(self, store: Any = None, state: Any = None, first_step: int = 0) -> None:
         """`first_step`: the job's step when the session has counted none."""
         self._store = store
         self._state = state
@@ -22,13 +18,17 @@ class Kept:
         self._saving: Any = None
         self._step = 0
         self._sequence = -1
+        self.registered = state is not None
 
-    def save(self, steps_done: int, sequence: int, settle: Callable[[], None]) -> Optional[Saved]:
-        """Begin the save that a command asks for, or look after it. None: it is still being written.
+    def save(self, steps_done: int, sequence: int, settle: Callable[[], None]) -> Optional[Tuple[int, int]]:
+        """Begin the save that a command asks for, or look after it. Returns step and number of the generation
+        that is published, the same in all ranks; None: it is still being written.
 
         `steps_done`: boundaries of the session, the same in all ranks. `settle`: called before the state is
         read. Raises what the save failed with.
         """
+        if not self.registered:
+            raise RuntimeError("no store is registered")
         if sequence != self._sequence:
             if not self.give_up():
                 return None
@@ -40,7 +40,7 @@ class Kept:
             self._saving = self._state.save(self._store, self._step, attempt=f"at{steps_done}")
         if self._saving is None or not self._saving.done():
             return None
-        return Saved(self._step, int(self._saving.result()))
+        return self._step, int(self._saving.result())
 
     def give_up(self) -> bool:
         """Nothing waits for a save any more that is still being written. True: none is."""
