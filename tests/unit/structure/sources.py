@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from importlib.util import resolve_name
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,16 +37,18 @@ class Module:
     def imports(self, known: Mapping[str, Module]) -> Iterator[tuple[str, int]]:
         """Modules of the project that it imports, in functions too, each with the line. What is there for
         type checkers alone does not count."""
+        package = self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
         for node in self._statements:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     if alias.name in known:
                         yield alias.name, node.lineno
-            elif isinstance(node, ast.ImportFrom) and node.module:
+            elif isinstance(node, ast.ImportFrom):
+                source = resolve_name("." * node.level + (node.module or ""), package)
                 for alias in node.names:
-                    inner = f"{node.module}.{alias.name}"
-                    if inner in known or node.module in known:
-                        yield inner if inner in known else node.module, node.lineno
+                    inner = f"{source}.{alias.name}"
+                    if inner in known or source in known:
+                        yield inner if inner in known else source, node.lineno
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
