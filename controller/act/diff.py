@@ -22,11 +22,14 @@ from controller.model import (
     Job,
     JobId,
     Phase,
+    Reason,
     Snapshot,
     StateAt,
     SuspendMethod,
     Target,
     Unsuspendable,
+    Why,
+    reason_of,
 )
 
 
@@ -60,8 +63,9 @@ def diff(
 
 
 def _way_out(job: Job, trespass: Unsuspendable) -> Action | None:
-    words = (
-        "it has memory on GPUs not its own: its script set CUDA_VISIBLE_DEVICES, or a process stayed there"
+    words = Why(
+        Reason.TRESPASSES,
+        "it has memory on GPUs not its own: its script set CUDA_VISIBLE_DEVICES, or a process stayed there",
     )
     if trespass is Unsuspendable.CANCEL:
         return Cancel(job.id, words)
@@ -74,13 +78,14 @@ def _action(
 ) -> Action | None:
     wanted = None if target is None else target.placement
     if job.phase is Phase.STARTING:
-        return Withdraw(job.id, "stale release; job re-held")
+        return Withdraw(job.id, Why(Reason.REPAIRED, "stale release; job re-held"))
     if job.held_until is not None:
         return None
     match job.phase:
         case Phase.STUCK:
             # Its memory may be on its GPUs: no other job can have them, so the way out is to let it run.
-            return Resume(job.id, job.last, "recovers an incomplete suspend or resume")
+            why = Why(Reason.REPAIRED, "recovers an incomplete suspend or resume")
+            return Resume(job.id, job.last, why)
         case Phase.QUEUED if wanted is not None and wanted.gpus:
             return Place(job.id, wanted.gpus, wanted.allocation, reason)
         case Phase.SUSPENDED | Phase.YIELDED if target is not None and _elsewhere(target):
@@ -88,13 +93,13 @@ def _action(
         case Phase.SUSPENDED | Phase.YIELDED if wanted is not None and wanted.gpus:
             return Resume(job.id, wanted.gpus, reason)
         case Phase.YIELDED if suspend_in_slurm:
-            return Suspend(job.id, reason or "completes an incomplete suspend")
+            return Suspend(job.id, reason or Why(Reason.REPAIRED, "completes an incomplete suspend"))
         case Phase.RUNNING if wanted is not None and wanted.gpus != job.placement.gpus:
             if target is not None and _elsewhere(target):
                 return _start_again(job, target, reason)
             if wanted.gpus and len(wanted.gpus) != job.gpus:
                 resizes = job.may_resize_here and wanted.gpus <= job.placement.allocation
-                return Resize(job.id, wanted.gpus, f"changes its size: {reason}") if resizes else None
+                return Resize(job.id, wanted.gpus, _behind("changes its size", reason)) if resizes else None
             if target is not None and _to_store(job, target):
                 return _to_the_queue(job, reason)
             return _leave(job, bool(wanted.gpus), reason, method)
@@ -114,10 +119,14 @@ def _to_store(job: Job, target: Target) -> bool:
 def _start_again(job: Job, target: Target, reason: str) -> Action | None:
     """Stop it; where it goes on is promised to it."""
     if len(target.placement.gpus) != job.gpus:
-        return _to_the_queue(job, f"changes its size: {reason}") if job.may_resize else None
+        return _to_the_queue(job, _behind("changes its size", reason)) if job.may_resize else None
     if not job.may_migrate:
         return None
-    return _to_the_queue(job, f"migrates: {reason}", target.placement.allocation)
+    return _to_the_queue(job, _behind("migrates", reason), target.placement.allocation)
+
+
+def _behind(words: str, reason: str) -> Why:
+    return Why(reason_of(reason), f"{words}: {reason}")
 
 
 def _to_the_queue(job: Job, reason: str, reserve: GpuSet = frozenset()) -> Action:
@@ -135,9 +144,11 @@ def _leave(job: Job, moves: bool, reason: str, method: SuspendMethod) -> Action 
         if moves:
             return None
         words = f"it cannot be suspended (failed attempts: {failed.tries}): {failed.why}"
-        return Cancel(job.id, words) if failed.way_out is Unsuspendable.CANCEL else Requeue(job.id, words)
+        way = Cancel if failed.way_out is Unsuspendable.CANCEL else Requeue
+        return way(job.id, Why(Reason.CANNOT_BE_SUSPENDED, words))
     if moves:
-        return Suspend(job.id, f"moves to other GPUs of its server: {reason or 'its turn'}")
+        reason = reason or Why(Reason.ITS_TURN, "its turn")
+        return Suspend(job.id, _behind("moves to other GPUs of its server", reason))
     # A job that grew by starting again waits with the size that it asked for; one that grew in place may have
     # nothing to start from.
     grew = job.gpus != job.request.size.wanted and job.may_resize and not job.may_resize_here

@@ -13,6 +13,7 @@ import time
 from controller.errors import ClusterError, ClusterUnavailable, GandivaError
 from controller.loop.loop import Controller
 from controller.model import GpuId, GpuSet, Job, JobId, Memory, Phase, Placement, Plan, Snapshot, Target
+from controller.model.reasons import Reason, Why
 from controller.slurm.port import ClusterPort, JobState
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Release:
             if gpus := _place(job, free):
                 free -= gpus
                 targets[job.id] = Target(Placement(gpus, job.placement.allocation))
-        return Plan(targets, dict.fromkeys(targets, "the controller stops"))
+        return Plan(targets, dict.fromkeys(targets, Why(Reason.ITS_TURN, "the controller stops")))
 
 
 def _free(snapshot: Snapshot) -> set[GpuId]:

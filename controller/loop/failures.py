@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from controller.errors import NotLeading
 from controller.loop.conditions import Conditions
-from controller.model import IN_HOST_MEMORY, GpuId, JobId, Placement, Plan, Snapshot, Target
+from controller.model import IN_HOST_MEMORY, GpuId, JobId, Placement, Plan, Reason, Snapshot, Target, Why
 from controller.model.clock import Clock
 from controller.policies.site import where
 
@@ -72,4 +72,5 @@ def stand_in(snapshot: Snapshot) -> Plan:
         if job.phase in IN_HOST_MEMORY and job.may_start and job.last and job.last <= usable - taken:
             taken |= job.last
             targets[job.id] = Target(Placement(gpus=job.last, allocation=job.placement.allocation))
-    return Plan(targets, dict.fromkeys(targets, "the policy fails; it goes on where it was"))
+    why = Why(Reason.REPAIRED, "the policy fails; it goes on where it was")
+    return Plan(targets, dict.fromkeys(targets, why))

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from controller.act.actions import Action, Place, Requeue, Withdraw
 from controller.act.site import PLACE_RETRY_SECONDS, Site
-from controller.model import JobId
+from controller.model import JobId, Reason, Why
 from controller.nodes.port import NodeSample
 from controller.observe.holds import HoldRestorer
 from controller.observe.node_cache import NodeCache
@@ -39,9 +39,10 @@ class Repairs:
             actions = [action for action in actions if action.job_id not in out_of_reach]
             for job_id, node in self._vanished.found(observer).items():
                 words = f"nothing of it is left on {node}, which has probably lost power"
-                actions.append(Requeue(job_id, words))
+                actions.append(Requeue(job_id, Why(Reason.REPAIRED, words)))
         for job_id in self._holds.look(observer, now):
-            actions.append(Withdraw(job_id, "restores the hold after requeue of a suspended job"))
+            words = "restores the hold after requeue of a suspended job"
+            actions.append(Withdraw(job_id, Why(Reason.REPAIRED, words)))
         placed = {action.job_id for action in actions if isinstance(action, Place)}
         surviving = _surviving_processes(placed, observer.nodes)
         for job_id, node in surviving.items():

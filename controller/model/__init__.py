@@ -45,6 +45,7 @@ from controller.model.rates import (
     of_one_job,
     rate_key,
 )
+from controller.model.reasons import Reason, Why, reason_of
 from controller.model.snapshot import (
     ALL_CHANGED,
     Changes,

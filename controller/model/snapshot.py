@@ -173,7 +173,8 @@ class Plan:
 
     targets: Mapping[JobId, Target]
     reasons: Mapping[JobId, str] = field(default_factory=empty)
-    """Why: one sentence for `gandiva explain`, for each job whose sentence changed."""
+    """Why: one sentence for `gandiva explain`, for each job whose sentence changed. Plain text counts as
+    `Reason.OTHER`."""
     memory: Memory = field(default_factory=Memory)
     wake_at: float = math.inf
     """Plan again at this time at the latest, even if nothing happens."""

@@ -8,7 +8,7 @@ that it left them.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from controller.model import UNUSED, FailedSuspends, GpuSet, Job, JobId, Usage, value
+from controller.model import UNUSED, FailedSuspends, GpuSet, Job, JobId, Reason, Usage, Why, value
 from controller.model.value import empty
 from controller.slurm.port import SlurmJob
 
@@ -173,6 +173,7 @@ class JobMemories:
             about_nodes: other nodes may do.
         """
         memory = self.change(job.id)
+        why = Why(Reason.AT_LIMIT if limit else Reason.OPERATION_FAILED, why)
         memory.failed_starts += 1
         if limit:
             known = self.limits.get(group(job))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from controller.model import GpuId, GpuSet, JobId
+from controller.model import GpuId, GpuSet, JobId, Reason, Why
 from controller.slurm.gres import binding_of, index_ranges, indices_of, node_gpus, parse_gres
 from controller.slurm.hostlist import BETWEEN_NAMES, expand
 from controller.slurm.port import ALLOCATED, OVER, JobState, SlurmJob, SlurmNode
@@ -98,7 +98,7 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
         held=held,
         user_hold=bool(other_hold),
         eligible=pending and not unmet,
-        obstacle=other_hold or unmet,
+        obstacle=Why(Reason.HELD, other_hold) if other_hold else unmet,
         request=record.request,
         trial=record.trial,
         submit_time=float(record.submit_time),

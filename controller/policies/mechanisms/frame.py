@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from controller.model import NOWHERE, JobId, Memory, Placement, Plan, Snapshot, StateAt, Target
+from controller.model import NOWHERE, JobId, Memory, Placement, Plan, Snapshot, StateAt, Target, Why
 from controller.policies.mechanisms import sentences
 from controller.policies.mechanisms.mechanism import Decision, Mechanism
-from controller.policies.mechanisms.row import ASIDE, WAITING, Row, arrival
+from controller.policies.mechanisms.row import WAITING, Row, arrival
 from controller.policies.moves.move import Move
 from controller.policies.moves.part import part, with_partners
 from controller.policies.placement.draft import Draft, hold
@@ -169,11 +169,11 @@ class Frame:
 
     # -- what is said ---------------------------------------------------------------------------------
 
-    def _say(self, changed: Collection[JobId], changes: Mapping[JobId, Placement]) -> dict[JobId, str]:
+    def _say(self, changed: Collection[JobId], changes: Mapping[JobId, Placement]) -> dict[JobId, Why]:
         self._unsaid.update(dict.fromkeys(changed))
         more = max(0, _SAID_AT_ONCE - len(changes))
         now = [*changes, *islice((job_id for job_id in self._unsaid if job_id not in changes), more)]
-        found: dict[JobId, str] = {}
+        found: dict[JobId, Why] = {}
         for job_id in now:
             self._unsaid.pop(job_id, None)
             row = self._rows.get(job_id)
@@ -181,8 +181,8 @@ class Frame:
                 found[job_id] = said
         return found
 
-    def _why(self, row: Row, to: Placement | None) -> str:
-        """Why a job is where it is, or where it is to be. Empty: nothing is new."""
+    def _why(self, row: Row, to: Placement | None) -> Why | None:
+        """Why a job is where it is, or where it is to be. None: nothing is new."""
         job, parted = row.job, row.id in self._parted
         self._parted.discard(row.id)
         if to is not None and bool(to.gpus) != bool(job.placement.gpus):
@@ -196,12 +196,5 @@ class Frame:
         if row.standing is WAITING:
             self._off_gpus.add(row.id)
             return self.mechanism.waits(row)
-        if job.switching or job.leaving:
-            return ""
-        if row.standing is ASIDE:
-            self._off_gpus.add(row.id)
-            return sentences.aside(job)
-        if row.id in self._off_gpus:
-            self._off_gpus.discard(row.id)
-            return sentences.still_on(job)
-        return sentences.PARTED if parted else ""
+        why = sentences.unplanned(job, row.standing, self._off_gpus)
+        return why or (sentences.PARTED if parted and job.placement.gpus else None)

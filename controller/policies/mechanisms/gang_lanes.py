@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from controller.model import Changes, GpuId, GpuSet, Job, JobId, Placement, Snapshot, by_node
+from controller.model import Changes, GpuId, GpuSet, Job, JobId, Placement, Reason, Snapshot, Why, by_node
 from controller.policies.mechanisms import sentences
 from controller.policies.mechanisms.clearing import Clearing
 from controller.policies.mechanisms.lane import Lane
@@ -18,7 +18,6 @@ from controller.policies.placement.consolidation import Consolidation
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.gangs import find, held, own_gpus
 from controller.policies.placement.pool import GpuPool
-from controller.policies.placement.refusal import nowhere, refusal
 
 _ROUNDS = 64
 """How often a scan is repeated because a shape could not be placed."""
@@ -134,20 +133,19 @@ class GangLanes(Lanes):
         own = (job.placement.gpus or own_gpus(job)) if closed else frozenset()
         return job.gpus - sum(gpu.node in closed for gpu in own)
 
-    def waits(self, row: Row, words: str) -> str:
+    def waits(self, row: Row, words: str) -> Why:
         job = row.job
         if row.id in self._coming:
-            return f"goes on on {','.join(sorted(by_node(job.promised)))}, where its GPUs are promised to it"
+            where = ",".join(sorted(by_node(job.promised)))
+            return Why(Reason.MIGRATES, f"goes on on {where}, where its GPUs are promised to it")
         if job.placement.allocation:
             names = sorted(by_node(own_gpus(job)))
             nodes = [self._pool.node(name) for name in names if name in self._pool.closed]
             drained = "".join(f"; {n.name} starts no other job ({n.reason})" for n in nodes if n is not None)
-            return f"{words} on {','.join(names)}, where it is bound{drained}"
-        slots, spreads = self._pool.slots, self._pool.spreads
-        share = spreads.least_share(job)
-        why = nowhere(job, share, (refusal(job, s.node, s.sound.bit_count(), share) for s in slots))
-        why = why or spreads.why_not(job.gpus, job.request.nodes, job.request.gpu_types)
-        return why or (f"{words} on as few nodes as possible" if row.shape[2] is True else words)
+            reason = Reason.NODE_DRAINS if drained else Reason.WAITS_FOR_TURN
+            return Why(reason, f"{words} on {','.join(names)}, where it is bound{drained}")
+        few = " on as few nodes as possible" if row.shape[2] is True else ""
+        return self._pool.why_not(job) or Why(Reason.WAITS_FOR_GPUS, words + few)
 
     def wake(self, ranks: Ranks) -> float:
         """When the running jobs' keys change, if one waits for them."""

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from controller.model import Changes, Job, JobId, Placement, Snapshot
+from controller.model import Changes, Job, JobId, Placement, Reason, Snapshot, Why
 from controller.policies.mechanisms.ranks import Ranks
 from controller.policies.mechanisms.row import Row
 from controller.policies.placement.draft import Draft, Room
@@ -48,9 +48,9 @@ class Lanes(Room, Protocol):
     def decide(self, draft: Draft, now: float, ranks: Ranks) -> bool:
         """Who runs where. True: there is more to decide; plan again at once."""
 
-    def waits(self, row: Row, words: str) -> str:
+    def waits(self, row: Row, words: str) -> Why:
         """Why a job waits, for people. `words`: what the order says."""
-        return words
+        return Why(Reason.WAITS_FOR_TURN, words)
 
     def wake(self, ranks: Ranks) -> float:
         """When to decide again, beyond the jobs' own times."""

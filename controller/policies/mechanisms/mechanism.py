@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Protocol
 
-from controller.model import Changes, Job, JobId, Note, Placement, Problem, Snapshot, Usage
+from controller.model import Changes, Job, JobId, Note, Placement, Problem, Snapshot, Usage, Why
 from controller.model.value import empty, value
 from controller.policies.mechanisms.row import Row
 from controller.policies.placement.draft import Draft, Room
@@ -78,16 +78,16 @@ class Mechanism(Room, Protocol):
     def to_store(self, row: Row, to: Placement) -> bool:
         """Whether the job's state goes into its store, so that it can start anywhere."""
 
-    def starts(self, row: Row) -> str:
+    def starts(self, row: Row) -> Why:
         """Why the plan starts a job."""
 
-    def stops(self, row: Row) -> str:
+    def stops(self, row: Row) -> Why:
         """Why the plan stops it."""
 
-    def stays(self, row: Row, to: Placement) -> str:
-        """Why it goes on beside other jobs than before, or elsewhere. Empty: that is for moves to say."""
+    def stays(self, row: Row, to: Placement) -> Why | None:
+        """Why it goes on beside other jobs than before, or elsewhere. None: that is for moves to say."""
 
-    def waits(self, row: Row) -> str:
+    def waits(self, row: Row) -> Why:
         """Why it waits."""
 
     def common(self) -> Mapping[str, Any]:

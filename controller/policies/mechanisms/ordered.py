@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from controller.model import Changes, Job, JobId, Note, Placement, Problem, Snapshot, Usage
+from controller.model import Changes, Job, JobId, Note, Placement, Problem, Snapshot, Usage, Why
 from controller.model.timers import TINY, Timers
 from controller.model.value import empty
 from controller.policies.mechanisms import sentences
@@ -158,16 +158,16 @@ class Ordered:
 
     # -- words ----------------------------------------------------------------------------------------
 
-    def starts(self, row: Row) -> str:
+    def starts(self, row: Row) -> Why:
         return sentences.STARTS
 
-    def stops(self, row: Row) -> str:
+    def stops(self, row: Row) -> Why:
         return sentences.stops(self._ranks.words(row, self._after(row, 0)))
 
-    def stays(self, row: Row, to: Placement) -> str:
-        return ""
+    def stays(self, row: Row, to: Placement) -> Why | None:
+        return None
 
-    def waits(self, row: Row) -> str:
+    def waits(self, row: Row) -> Why:
         return self._lanes.waits(row, self._ranks.words(row))
 
     # -- memory ---------------------------------------------------------------------------------------

@@ -7,13 +7,12 @@ import math
 from bisect import bisect_left, insort
 from heapq import heapify, heappop, heapreplace
 
-from controller.model import Job, JobId, Placement, by_node
+from controller.model import Job, JobId, Placement, Reason, Why, by_node
 from controller.policies.mechanisms import sentences
 from controller.policies.mechanisms.bindings import Bindings
 from controller.policies.mechanisms.row import Key, Row, Shape
 from controller.policies.placement.affinity import get_nodes
 from controller.policies.placement.draft import Draft
-from controller.policies.placement.refusal import nowhere, refusal
 
 _UNLIMITED = 1 << 30
 """Jobs per GPU: Slurm's shards are the limit."""
@@ -31,7 +30,7 @@ class Queue:
         self._lines: dict[Shape, list[Key]] = {}
         self._rows: dict[JobId, Row] = {}
         self._patient_until: dict[JobId, float] = {}
-        self._last_reason: dict[Shape, str] = {}
+        self._last_reason: dict[Shape, Why] = {}
         """By kind."""
         self._without_reason: set[JobId] = set()
         """Jobs that came since the reason of their kind was given."""
@@ -107,7 +106,8 @@ class Queue:
             size = row.job.promised_size
             if len(promised) == (size or row.job.gpus) and self._bindings.fleet.all_free(promised):
                 draft.put(row.id, Placement(promised, promised))
-                where = f"goes on on {','.join(sorted(by_node(promised)))}, where it was promised GPUs"
+                words = f"goes on on {','.join(sorted(by_node(promised)))}, where it was promised GPUs"
+                where = Why(Reason.ITS_TURN, words)
                 draft.say(row.id, sentences.resized(row.job) if size else where)
                 return True
             if size:  # with another size than it asked for it goes on there, or not at all
@@ -120,38 +120,37 @@ class Queue:
             self._bindings.room = room
             return bool(promised)
         draft.put(row.id, Placement(frozenset() if choice.stage.shares else choice.binding, choice.binding))
-        draft.say(row.id, choice.stage.value)
+        reason = Reason.WAITS_FOR_TURN if choice.stage.shares else Reason.ITS_TURN
+        draft.say(row.id, Why(reason, choice.stage.value))
         return True
 
     def _explain(self, row: Row, line: list[Key], draft: Draft) -> None:
         """Why the jobs of a kind wait; `row` is one of them."""
-        never, words = self._why(row)
+        why = self._why(row)
         job_ids = [key[-1] for key in line]
-        if self._last_reason.get(row.shape) == words:
+        if self._last_reason.get(row.shape) == why:
             job_ids = [job_id for job_id in job_ids if job_id in self._without_reason]
-        self._last_reason[row.shape] = words
+        self._last_reason[row.shape] = why
         self._without_reason.difference_update(job_ids)
         for job_id in job_ids:
-            draft.say(job_id, words if never else words + self._what_next(job_id))
+            never = why.reason is Reason.NO_NODE_FITS
+            draft.say(job_id, why if never else why + self._what_next(job_id))
 
-    def _why(self, row: Row) -> tuple[bool, str]:
-        """One sentence for a job that no server takes, and whether none ever can."""
+    def _why(self, row: Row) -> Why:
+        """One sentence for a job that no server takes."""
         job, fleet = row.job, self._bindings.fleet
-        request, share, counts = job.request, fleet.spreads.least_share(job), fleet.spreads.of(job)
-        refusals = (
-            refusal(job, server.node, len(server.usable), share, server.memory_free_bytes)
-            for server in fleet.servers.values()
-        )
-        never = nowhere(job, share, refusals)
-        if never := never or fleet.spreads.why_not(job.gpus, request.nodes, request.gpu_types):
-            return True, never
-        share = job.gpus // counts[0]
+        offers = ((s.node, len(s.usable), s.memory_free_bytes) for s in fleet.servers.values())
+        if never := fleet.spreads.nowhere(job, offers):
+            return never
+        share = job.gpus // fleet.spreads.of(job)[0]
         words = "no server has a free GPU" if share == 1 else f"no server has {share} free GPUs"
         if not _is_patient(row.shape):
-            return False, f"{words}, and those that it could share are full"
-        if job.gpus in fleet.affinity.values():
-            return False, f"{words}, and those shared by {job.gpus}-GPU jobs are full"
-        return False, f"{words}, and no {job.gpus}-GPU job is there to take turns with"
+            words += ", and those that it could share are full"
+        elif job.gpus in fleet.affinity.values():
+            words += f", and those shared by {job.gpus}-GPU jobs are full"
+        else:
+            words += f", and no {job.gpus}-GPU job is there to take turns with"
+        return Why(Reason.WAITS_FOR_GPUS, words)
 
     def _what_next(self, job_id: JobId) -> str:
         until = self._patient_until.get(job_id, math.inf)

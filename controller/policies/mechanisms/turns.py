@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
-from controller.model import GpuSet, JobId, Placement
+from controller.model import GpuSet, JobId, Placement, Reason, Why
 from controller.policies.mechanisms.bindings import Bindings
 from controller.policies.mechanisms.choosing import Contender, choose, locate
 from controller.policies.mechanisms.ranks import Ranks
@@ -18,6 +18,9 @@ from controller.policies.placement.draft import Draft
 _PORTION_JOBS = 500
 """At slice ends so many jobs change turns with one plan; the next plan, asked for at once, takes the rest. So
 a decision takes no longer where all slices began together, and the slices drift apart."""
+_PREEMPTED = Why(Reason.PREEMPTED, "its GPUs are for jobs before it")
+_OVER = Why(Reason.TURN_OVER, "slice over")
+_WAITS = Why(Reason.WAITS_FOR_TURN, "waits for its turn")
 
 
 @dataclass(slots=True)
@@ -113,14 +116,14 @@ class Turns:
 
     def _go_on(self, draft: Draft, lane: _Lane, ranks: Ranks) -> None:
         """Running jobs keep their GPUs; what is free goes to the next in line."""
-        self._assign(draft, lane, lane.going_on, ranks, "its GPUs are for jobs before it")
+        self._assign(draft, lane, lane.going_on, ranks, _PREEMPTED)
 
     def _rotate(self, draft: Draft, lane: _Lane, now: float, ranks: Ranks) -> None:
         lane.start = now
         ranks.turned([self._rows[contender.job_id] for contender in lane.contenders])
-        self._assign(draft, lane, choose(lane.contenders, lane.usable, rotate=True), ranks, "slice over")
+        self._assign(draft, lane, choose(lane.contenders, lane.usable, rotate=True), ranks, _OVER)
 
-    def _assign(self, draft: Draft, lane: _Lane, chosen: list[Contender], ranks: Ranks, why: str) -> None:
+    def _assign(self, draft: Draft, lane: _Lane, chosen: list[Contender], ranks: Ranks, why: Why) -> None:
         """`why`: jobs stop that run."""
         for name in lane.names:
             self.starts.pop(name, None)
@@ -135,21 +138,22 @@ class Turns:
         self._say(draft, lane.contenders, located.keys(), ranks, why)
 
     def _say(
-        self, draft: Draft, contenders: list[Contender], chosen: Set[JobId], ranks: Ranks, why: str
+        self, draft: Draft, contenders: list[Contender], chosen: Set[JobId], ranks: Ranks, why: Why
     ) -> None:
         for contender in contenders:
             if contender.job_id in chosen and not contender.running:
                 words = ranks.words(self._rows[contender.job_id])
-                draft.say(contender.job_id, f"its turn ({words})")
+                draft.say(contender.job_id, Why(Reason.ITS_TURN, f"its turn ({words})"))
         waiting = sorted((c for c in contenders if c.job_id not in chosen), key=lambda c: c.key)
         for place, contender in enumerate(waiting, start=1):
             row, line = self._rows[contender.job_id], f"{place} of {len(waiting)} in line"
             if row.job.placement.allocation:
-                words = why if contender.running else "waits for its turn"
-                draft.say(row.id, f"{words}, {line} ({ranks.words(row)})")
+                words = why if contender.running else _WAITS
+                draft.say(row.id, Why(words.reason, f"{words}, {line} ({ranks.words(row)})"))
             else:
                 names = sorted({gpu.node for gpu in contender.allocation})
-                draft.say(row.id, f"no GPU is free: first turn on {','.join(names)}, {line}")
+                sentence = f"no GPU is free: first turn on {','.join(names)}, {line}"
+                draft.say(row.id, Why(Reason.WAITS_FOR_TURN, sentence))
 
 
 def _contender(row: Row, placement: Placement) -> Contender:

@@ -25,6 +25,7 @@ from controller.model import (
     gpu_type,
     rate_key,
 )
+from controller.model.reasons import Reason, Why
 from controller.policies.moves.free import bindings, free_gpus
 from controller.policies.moves.resizing import (
     NAME,
@@ -88,7 +89,8 @@ class Grow:
             trials.judge(trial.what, gain)
             words = f"it does {gain:.2f} times what it did on {before} GPU{'s' * (before > 1)}"
             if _is_gain(gain, self._settings):
-                draft.say(job.id, f"keeps its {len(job.placement.gpus)} GPUs: {words}")
+                words = f"keeps its {len(job.placement.gpus)} GPUs: {words}"
+                draft.say(job.id, Why(Reason.KEEPS_GPUS, words))
                 draft.note(NAME, Verdict.KEPT, [job.id], gain)
                 continue
             words = words if rates else "its rate could not be measured"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from controller.model import GpuSet, Job, JobId, Placement, Snapshot, Verdict
+from controller.model import GpuSet, Job, JobId, Placement, Reason, Snapshot, Verdict, Why
 from controller.policies.moves.trials import Trials
 from controller.policies.placement.draft import Draft
 from controller.policies.recalled import recalled
@@ -97,7 +97,7 @@ class Migrations:
         multiple of the present one, where it is known."""
         self._draft.put(job_id, Placement(gpus, gpus))
         names = ",".join(sorted({gpu.node for gpu in gpus}))
-        self._draft.say(job_id, f"goes on on {names}: {why}")
+        self._draft.say(job_id, Why(Reason.MIGRATES, f"goes on on {names}: {why}"))
         self._draft.note(move, verdict, [job_id], gain)
         self.note(job_id)
         self.left -= 1

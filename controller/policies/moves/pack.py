@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from itertools import islice
 
 from controller.model import Configuration, GpuId, Job, JobId, Placement, Snapshot, Verdict, rate_key
+from controller.model.reasons import Reason, Why
 from controller.policies.moves.drawers import Drawers
 from controller.policies.moves.free import bindings, free_gpus, tightest
 from controller.policies.moves.hosts import Hosts
@@ -75,7 +76,8 @@ class Pack:
                 continue
             draft.note("pack", Verdict.KEPT, trial.jobs, score)
             for job_id, other in (trial.jobs, trial.jobs[::-1]):
-                draft.say(job_id, f"shares its GPUs with job {other}: {_gain(score)}")
+                words = f"shares its GPUs with job {other}: {_gain(score)}"
+                draft.say(job_id, Why(Reason.SHARES_GPUS, words))
 
     def _watch(self, snapshot: Snapshot, draft: Draft, trials: Trials) -> None:
         """Part kept pairs that have become slower than in turns."""
@@ -121,8 +123,9 @@ class Pack:
         host = draft.of(host_id)
         draft.put(guest_id, Placement(frozenset(), draft.of(guest_id).allocation))
         draft.put(host_id, Placement(host.gpus, host.allocation))
-        draft.say(guest_id, f"stops sharing GPUs with job {host_id}: {why}")
-        draft.say(host_id, f"has its GPUs to itself again, without job {guest_id}: {why}")
+        draft.say(guest_id, Why(Reason.SHARES_GPUS, f"stops sharing GPUs with job {host_id}: {why}"))
+        words = f"has its GPUs to itself again, without job {guest_id}: {why}"
+        draft.say(host_id, Why(Reason.SHARES_GPUS, words))
 
     # -- new pairs --------------------------------------------------------------------------------------
 
@@ -206,8 +209,8 @@ class Pack:
         why = "their memory fits together, and their rates are being compared"
         if score is not None:
             why = _gain(score, "such jobs")
-        draft.say(guest.id, f"joins job {host_id} on its GPUs: {why}")
-        draft.say(host_id, f"shares its GPUs with job {guest.id}: {why}")
+        draft.say(guest.id, Why(Reason.SHARES_GPUS, f"joins job {host_id} on its GPUs: {why}"))
+        draft.say(host_id, Why(Reason.SHARES_GPUS, f"shares its GPUs with job {guest.id}: {why}"))
         draft.note("pack", Verdict.TRIED if score is None else Verdict.PLANNED, (host_id, guest.id), score)
 
 

@@ -7,7 +7,7 @@ leaves: the mechanism counts the other one only.
 
 from collections.abc import Iterable
 
-from controller.model import Job, JobId, Placement, Snapshot
+from controller.model import Job, JobId, Placement, Reason, Snapshot, Why
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.sharing import refusal_to_share
 
@@ -36,16 +36,17 @@ def with_partners(snapshot: Snapshot, ids: Iterable[JobId]) -> set[JobId]:
     return found
 
 
-def _why_apart(snapshot: Snapshot, draft: Draft, guest: Job) -> str:
-    """Why the guest has to leave; empty where it may stay."""
+def _why_apart(snapshot: Snapshot, draft: Draft, guest: Job) -> Why | None:
+    """Why the guest has to leave; None where it may stay."""
     placement = draft.of(guest.id)
     host_id = min(placement.shares_with)
     host, there = snapshot.jobs.get(host_id), draft.of(host_id).gpus & placement.gpus
     if there and draft.of(host_id).gpus != placement.gpus:
-        return f"stops: job {host_id} is on some of its GPUs"
+        return Why(Reason.SHARES_GPUS, f"stops: job {host_id} is on some of its GPUs")
     if host is None or not there:
-        return f"stops with job {host_id}, which it shared GPUs with: others come before that one"
+        words = f"stops with job {host_id}, which it shared GPUs with: others come before that one"
+        return Why(Reason.PREEMPTED, words)
     if len(placement.shares_with) > 1:
-        return "stops: no more than two jobs share a GPU"
+        return Why(Reason.SHARES_GPUS, "stops: no more than two jobs share a GPU")
     why = refusal_to_share(snapshot, host, guest, placement.gpus)
-    return f"stops sharing GPUs with job {host_id}: {why}" if why else ""
+    return Why(Reason.SHARES_GPUS, f"stops sharing GPUs with job {host_id}: {why}") if why else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from controller.model import GpuId, GpuSet, Job, JobId, Node, Placement, Snapshot
+from controller.model import GpuId, GpuSet, Job, JobId, Node, Placement, Reason, Snapshot, Why
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.gangs import accepts
 
@@ -73,7 +73,8 @@ def server_of(gpus: GpuSet) -> str:
 def resize(draft: Draft, job: Job, gpus: GpuSet, why: str) -> None:
     """The job goes on with these: in place, or it starts again there."""
     draft.put(job.id, Placement(gpus, job.placement.allocation if in_place(job) else gpus))
-    draft.say(job.id, f"{_words(len(job.placement.gpus), len(gpus))}: {why}")
+    words = f"{_words(len(job.placement.gpus), len(gpus))}: {why}"
+    draft.say(job.id, Why(Reason.RESIZED, words))
 
 
 def _words(before: int, after: int) -> str:

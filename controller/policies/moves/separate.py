@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from controller.model import GpuSet, Job, JobId, Snapshot, Verdict, by_node, gpu_type, rate_key
+from controller.model import GpuSet, Job, JobId, Reason, Snapshot, Verdict, Why, by_node, gpu_type, rate_key
 from controller.policies.moves.free import free_gpus
 from controller.policies.moves.migrations import Migrations
 from controller.policies.moves.trials import Trial, Trials
@@ -60,7 +60,7 @@ class Separate:
             draft.note(NAME, Verdict.KEPT, [job_id], gain if rates else None)
             left = record.sources.get(job_id, "its server")
             words = f"it does {gain:.2f} times what it did on {left}" if rates else "its rate is not known"
-            draft.say(job_id, f"stays where it went to: {words}")
+            draft.say(job_id, Why(Reason.KEEPS_GPUS, f"stays where it went to: {words}"))
 
     def _is_gain(self, gain: float) -> bool:
         return gain > 1 + self._settings.gain_fraction

@@ -72,7 +72,8 @@ class Draft:
         self._log.append((job_id, before, placement, undo))
 
     def say(self, job_id: JobId, sentence: str) -> None:
-        """Why the job waits, starts, stops or moves, for `gandiva explain`. The last one counts."""
+        """Why the job waits, starts, stops or moves, for `gandiva explain`. The last one counts. Plain text
+        counts as `Reason.OTHER`."""
         self.said[job_id] = sentence
 
     def note(self, move: str, verdict: Verdict, jobs: Iterable[JobId], gain: float | None = None) -> None:

@@ -6,7 +6,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from controller.model import Job
+from controller.model import Job, Node, Reason, Why
+from controller.policies.placement.refusal import refusal
 from controller.policies.placement.servers import Server, pick_ordinals
 
 
@@ -42,6 +43,21 @@ class Spreads:
         """The fewest of its GPUs that it can have on each node."""
         counts = self.of(job)
         return max(1, job.gpus // (counts[-1] if counts else job.request.nodes or job.gpus))
+
+    def nowhere(self, job: Job, offers: Iterable[tuple[Node, int, int | None]]) -> Why | None:
+        """One sentence for a job that can never run here; None where it can. `offers`: the nodes, each with
+        what `refusal` asks of it; only looked at up to the first that can take a part of the job."""
+        share, words = self.least_share(job), set[str]()
+        for node, usable, memory_free_bytes in offers:
+            why = refusal(job, node, usable, share, memory_free_bytes)
+            if why is None:
+                never = self.why_not(job.gpus, job.request.nodes, job.request.gpu_types)
+                return Why(Reason.NO_NODE_FITS, never) if never else None
+            words.add(why)
+        part = "its" if share == job.gpus else f"{share} of its"
+        gpus = "GPU" if job.gpus == 1 else f"{job.gpus} GPUs"
+        why = "; ".join(sorted(words)[:3])
+        return Why(Reason.NO_NODE_FITS, f"no server can take {part} {gpus}: {why}")
 
     def why_not(self, gpus: int, nodes: int | None, gpu_types: tuple[str, ...]) -> str:
         """One sentence for what can never run here; empty where it can."""

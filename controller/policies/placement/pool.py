@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from controller.model import GpuId, GpuSet, Node, natural_key
+from controller.model import GpuId, GpuSet, Job, Node, Why, natural_key
 from controller.policies.placement.groups import Spreads
 from controller.policies.placement.masks import bits, sound_mask
 
@@ -81,6 +81,10 @@ class GpuPool:
     def node(self, name: str) -> Node | None:
         slot = self._by_name.get(name)
         return slot.node if slot is not None else None
+
+    def why_not(self, job: Job) -> Why | None:
+        """One sentence for a job that no node can take, whatever runs there; None where one can."""
+        return self.spreads.nowhere(job, ((s.node, s.sound.bit_count(), None) for s in self.slots))
 
     # -- giving and taking ----------------------------------------------------------------------------
 

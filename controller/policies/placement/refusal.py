@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Why a node cannot take a job, whatever runs there now."""
 
-from collections.abc import Iterable
-
 from controller.model import Job, Node
 
 
@@ -42,16 +40,3 @@ def _refused_by_partition(job: Job, node: Node, share: int) -> str:
     names = job.partition.split(",") if share == job.gpus else [job.partition.partition(",")[0]]
     words = [node.partitions.get(name, f"not in partition {name}") for name in names]
     return "" if "" in words else words[0]
-
-
-def nowhere(job: Job, share: int, refusals: Iterable[str | None]) -> str:
-    """One sentence for a job of which no node can take `share` GPUs; empty where one can. `refusals`: of each
-    node; only looked at up to the first that can."""
-    words: set[str] = set()
-    for reason in refusals:
-        if reason is None:
-            return ""
-        words.add(reason)
-    part = "its" if share == job.gpus else f"{share} of its"
-    gpus = "GPU" if job.gpus == 1 else f"{job.gpus} GPUs"
-    return f"no server can take {part} {gpus}: " + "; ".join(sorted(words)[:3])

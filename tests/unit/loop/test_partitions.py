@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from controller.model import Reason, reason_of
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.port import JobState
 from tests.unit.loop.world import SLICE_SECONDS, World
@@ -94,6 +95,7 @@ def test_explain_names_the_partition_and_what_is_wrong_with_it(tmp_path: Path) -
         await asyncio.sleep(5.0)
         assert controller.reasons[elsewhere] == "no server can take its GPU: not in partition cpu"
         assert controller.reasons[refused] == f"no server can take its GPU: {why}"
+        assert {reason_of(controller.reasons[job]) for job in (elsewhere, refused)} == {Reason.NO_NODE_FITS}
         assert world.running() == {int(fine)}
         assert list(problems.sentences) == [f"{why}: its Gandiva jobs stay held"]
         world.cluster.cancel(refused)

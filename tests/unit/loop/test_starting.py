@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from controller.errors import NodeError
-from controller.model import JobId
+from controller.model import JobId, Reason, reason_of
 from controller.nodes.protocol import Offload, Pause
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.port import ALLOCATED, ClusterView, JobState, SlurmJob
@@ -374,6 +374,10 @@ def test_explain_says_why_and_when_a_start_is_tried_again(tmp_path: Path) -> Non
         controller = world.start()
         await asyncio.sleep(20.0)
         assert controller.reasons[job].startswith("start failed (PartitionTimeLimit); retry at ")
+        assert reason_of(controller.reasons[job]) is Reason.OPERATION_FAILED
+        cluster.why = lambda _job, _nodes: "AssocGrpGRES"
+        await asyncio.sleep(90.0)
+        assert reason_of(controller.reasons[job]) is Reason.AT_LIMIT
         await world.stop()
 
     run_virtual(scenario())

@@ -32,6 +32,7 @@ from controller.model import (
     Plan,
     Profile,
     Rate,
+    Reason,
     Request,
     Size,
     Snapshot,
@@ -40,6 +41,7 @@ from controller.model import (
     Usage,
     gpu_type,
     rate_key,
+    reason_of,
 )
 from controller.policies.allocations.worker import answers
 from controller.policies.protocol import Policy
@@ -169,6 +171,8 @@ class Ideal:
         self.notes: dict[JobId, Note] = {}
         self.common: dict[str, Any] = {}
         self.reasons: dict[JobId, str] = {}
+        self.own_words = False
+        """A site's own part has a say: its sentences are plain text."""
         self.stores: set[JobId] = set()
         """Jobs that can start from a checkpoint."""
         self.now, self.first = 0.0, True
@@ -352,6 +356,9 @@ class Ideal:
                 self.notes[job_id] = tuple(json.loads(json.dumps(note)))
         self.common.update(json.loads(json.dumps(dict(plan.memory.common))))
         self.reasons.update(plan.reasons)
+        if not self.own_words:
+            plain = [words for words in plan.reasons.values() if reason_of(words) is Reason.OTHER]
+            assert plain == [], "only a site's own parts may say what has no kind"
 
     def carry_out(self, plan: Plan) -> None:
         """Those that stop first."""

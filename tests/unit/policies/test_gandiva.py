@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.model import Job, JobId, Phase, Plan, Snapshot
+from controller.model import Job, JobId, Phase, Plan, Reason, Snapshot, reason_of
 from controller.policies.placement.affinity import get_nodes
 from tests.unit.draws import draws
 from tests.unit.policies.ideal import GIB, Ideal, gpu_set, make_job, make_node, running, suspended
@@ -212,7 +212,7 @@ def test_a_departure_lets_a_waiting_job_start_elsewhere() -> None:
 def test_full_servers_queue_and_the_depth_is_respected() -> None:
     c = gandiva(1, max_jobs_per_gpu=2, jobs=[job(1), job(2), job(3)])
     c.step()
-    assert "full" in c.reasons[JobId(3)]
+    assert reason_of(c.reasons[JobId(3)]) is Reason.WAITS_FOR_GPUS
     c.slices(4)
     assert c.jobs[JobId(3)].phase is Phase.QUEUED and not c.jobs[JobId(3)].promised
 

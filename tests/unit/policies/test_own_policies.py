@@ -15,7 +15,7 @@ import pytest
 
 from controller.cli.main import main
 from controller.errors import SettingsError
-from controller.model import Profile
+from controller.model import Profile, Reason, reason_of
 from controller.policies.assemble import MOVES, make_policy
 from controller.policies.presets import PRESETS
 from controller.policies.protocol import PolicyError
@@ -118,9 +118,11 @@ def test_the_move_packs_jobs_of_one_user_only() -> None:
     jobs[1] = make_job(2, 1, 10.0, user="bob", request=jobs[1].request)
     c = Ideal(lambda: make_policy(settings), cluster(1, 1), jobs)
     c.profiles = {job.id: Profile(peak_memory_bytes=GIB) for job in jobs}
+    c.own_words = True
     c.step()
     assert c.running() == {1, 3}
     assert c.reasons[jobs[2].id] == "joins job 1 of the same user on its GPUs"
+    assert reason_of(c.reasons[jobs[2].id]) is Reason.OTHER, "plain text"
 
 
 def printed_settings(first_line: str) -> str:

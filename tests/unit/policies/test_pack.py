@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.model import Configuration, Job, JobId, Phase, Profile, Rate
+from controller.model import Configuration, Job, JobId, Phase, Profile, Rate, Reason, reason_of
 from controller.policies.moves import hosts, pack
 from controller.policies.protocol import Policy
 from tests.unit.policies.ideal import GIB, Ideal, cluster, gpu_set, make_job, running, suspended
@@ -148,7 +148,7 @@ def test_they_are_separated_when_a_peak_grows_beyond_what_fits() -> None:
     assert c.running() == {1}
     assert not c.jobs[JobId(1)].placement.shares_with
     c.step()
-    assert "waits for a free GPU" in c.reasons[JobId(2)]
+    assert reason_of(c.reasons[JobId(2)]) is Reason.WAITS_FOR_GPUS
 
 
 def test_the_guest_is_told_why_they_are_separated() -> None:

@@ -24,8 +24,10 @@ from controller.model import (
     Problem,
     ProblemKind,
     Rate,
+    Reason,
     Snapshot,
     gpu_type,
+    reason_of,
 )
 from controller.policies.allocations.allocation import Allocated, AllocationError, Asked, Fractions, Given
 from controller.policies.mechanisms.rounds.choosing import priority
@@ -164,6 +166,7 @@ def test_gpus_that_no_fraction_takes_go_to_others_and_do_not_count() -> None:
     assert [row["a-v100"] for row in history] == [1, 2, 1, 1]
     said = [words for words in ideal.reasons.values() if "does not count" in words]
     assert said and "which no job with a part of them takes" in said[0]
+    assert reason_of(said[0]) is Reason.ITS_TURN
     extra = [note[2] for note in ideal.notes.values() if note is not None]
     assert sum(extra) > 0 and ideal.notes[JobId(1)] is not None
     received = dict(ideal.usage[JobId(2)].seconds_by_type)
@@ -337,6 +340,7 @@ def test_a_gang_does_not_keep_allox_from_the_other_jobs() -> None:
     assert ideal.common["rounds"]["error"] == ""
     assert len(ideal.running()) == 2 and 4 not in ideal.running()
     assert ideal.reasons[JobId(4)] == "waits for its turn: it is allocated no part of the time"
+    assert reason_of(ideal.reasons[JobId(4)]) is Reason.WAITS_FOR_TURN
     ideal.run(until=1500.0)
     assert {1, 2, 3} == set(ideal.timeline.ends) and ideal.running() == {4}
     assert "which no job with a part of them takes" in ideal.reasons[JobId(4)]

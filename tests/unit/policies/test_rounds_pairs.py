@@ -10,7 +10,18 @@ from dataclasses import replace
 
 import pytest
 
-from controller.model import Configuration, GpuId, Job, JobId, Plan, Profile, Rate, Snapshot
+from controller.model import (
+    Configuration,
+    GpuId,
+    Job,
+    JobId,
+    Plan,
+    Profile,
+    Rate,
+    Reason,
+    Snapshot,
+    reason_of,
+)
 from controller.policies.mechanisms.rounds import pairs
 from controller.policies.mechanisms.rounds.member import Account, Member, by_job
 from controller.policies.mechanisms.rounds.pairs import PARTNERS, find_pairs
@@ -118,6 +129,7 @@ def test_a_pair_that_goes_on_is_not_stopped() -> None:
     assert history(made, 20) == {frozenset({1, 2}): 20}
     assert made.timeline.preemptions == 0
     assert made.reasons[JobId(2)].startswith(f"its turn on {TYPE} beside job 1: it is allocated 1.00 of")
+    assert reason_of(made.reasons[JobId(2)]) is Reason.ITS_TURN
 
 
 def test_of_two_that_part_one_keeps_the_gpu_and_is_not_stopped() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller.model import ALL_CHANGED, Changes, Job, Memory, Plan, Share, Snapshot
+from controller.model import ALL_CHANGED, Changes, Job, Memory, Plan, Reason, Share, Snapshot, reason_of
 from controller.policies.assemble import make_policy
 from controller.policies.protocol import Policy
 from controller.policies.share_tree import Member, fractions
@@ -139,6 +139,11 @@ def test_the_reason_says_what_the_share_is() -> None:
     world.run(until=300.0)
     said = [why for why in world.reasons.values() if "share" in why]
     assert any("alice's share there is 50%, for 3 jobs" in why for why in said), world.reasons
+    assert {reason_of(why) for why in world.reasons.values()} <= {
+        Reason.ITS_TURN,
+        Reason.WAITS_FOR_TURN,
+        Reason.TURN_OVER,
+    }
 
 
 def test_new_shares_count_from_the_next_plan_on() -> None:

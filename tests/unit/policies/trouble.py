@@ -31,6 +31,7 @@ from controller.model import (
     Problem,
     Profile,
     Rate,
+    Reason,
     Size,
     Snapshot,
     Solution,
@@ -38,6 +39,7 @@ from controller.model import (
     Target,
     Usage,
     gpu_type,
+    reason_of,
 )
 from controller.policies.allocations.worker import answers
 from controller.policies.protocol import Policy
@@ -164,6 +166,7 @@ class Trouble:
         said = {**self.reasons, **plan.reasons}
         for job_id, words in fresh.reasons.items():
             assert said.get(job_id) == words, self.jobs[job_id]
+            assert reason_of(said[job_id]) is reason_of(words) is not Reason.OTHER, words
 
     def check(self, plan: Plan) -> None:
         """It asks for what can be done only."""

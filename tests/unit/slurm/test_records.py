@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.errors import ClusterUnavailable
-from controller.model import GpuId, JobId
+from controller.model import GpuId, JobId, Reason, reason_of
 from controller.slurm.port import JobState
 from controller.slurm.records import (
     array_rooms,
@@ -136,6 +136,7 @@ def test_an_operators_hold_of_a_job_with_an_allocation(state: str, priority: int
     fields = {"state": (state,), "priority": priority, "reason": "JobHeldAdmin"}
     job = slurm_job(running_record("gres/shard:a100_1:1", "n1", **fields), now=NOW)
     assert job.user_hold is held and bool(job.obstacle) is held and not job.held
+    assert (reason_of(job.obstacle) is Reason.HELD) is held
     assert "scontrol release" in job.obstacle or not held
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from controller.loop.pacing import PaceSettings
+from controller.model import Reason, reason_of
 from controller.nodes.simulated import NodeCosts
 from controller.policies.allocations.worker import COMMAND
 from controller.policies.mechanisms.rounds import solving
@@ -74,7 +75,8 @@ def test_jobs_take_turns_whatever_the_solver_does(
         await world.solver.close()
         world.check()
         assert {world.state(job) for job in jobs} == {JobState.ENDED}
-        assert any("its turn on" in words for turn in world.turns for words in turn.plan.reasons.values())
+        said = [words for turn in world.turns for words in turn.plan.reasons.values()]
+        assert any(reason_of(words) is Reason.ITS_TURN and "its turn on" in words for words in said)
 
     asyncio.run(asyncio.wait_for(scenario(), 100))
     said = [text for record in caplog.records if (text := record.getMessage()).startswith("problem ")]

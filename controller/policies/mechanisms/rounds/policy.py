@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from controller.model import Changes, Job, JobId, Note, Placement, Problem, Snapshot, Usage
+from controller.model import Changes, Job, JobId, Note, Placement, Problem, Reason, Snapshot, Usage, Why
 from controller.model.timers import TINY
 from controller.policies.allocations.allocation import Fractions, Given, Pair
 from controller.policies.mechanisms.mechanism import Decision
@@ -313,16 +313,16 @@ class Rounds:
 
     # -- words ----------------------------------------------------------------------------------------
 
-    def starts(self, row: Row) -> str:
-        return words.starts(self._members[row.id])
+    def starts(self, row: Row) -> Why:
+        return Why(Reason.ITS_TURN, words.starts(self._members[row.id]))
 
-    def stops(self, row: Row) -> str:
+    def stops(self, row: Row) -> Why:
         return words.stops(self._members[row.id])
 
-    def stays(self, row: Row, to: Placement) -> str:
+    def stays(self, row: Row, to: Placement) -> Why | None:
         other = self._pairing.on and to.shares_with != row.job.placement.shares_with
-        return words.shares(self._members[row.id]) if other else ""
+        return Why(Reason.SHARES_GPUS, words.shares(self._members[row.id])) if other else None
 
-    def waits(self, row: Row) -> str:
+    def waits(self, row: Row) -> Why:
         member = self._members[row.id]
-        return words.waits(member, "" if member.types else self._pools.why_nowhere(row.job))
+        return (None if member.types else self._pools.why_nowhere(row.job)) or words.waits(member)

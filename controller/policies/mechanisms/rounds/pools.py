@@ -6,14 +6,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from controller.model import GpuId, GpuSet, Job, JobId, Node, Placement
+from controller.model import GpuId, GpuSet, Job, JobId, Node, Placement, Why
 from controller.policies.mechanisms.rounds.kinds import is_scattered, scattered, type_of_kind
 from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.row import is_guest
 from controller.policies.placement.draft import Room
 from controller.policies.placement.gangs import find, find_own, find_scattered, held, own_gpus, spreads
 from controller.policies.placement.pool import GpuPool
-from controller.policies.placement.refusal import nowhere, refusal
 
 
 class Pools(Room):
@@ -154,18 +153,13 @@ class Pools(Room):
         kind = job.signature
         found = self._accepting.get(kind)
         if found is None:
-            found = tuple(t for t, pool in self._pools.items() if not self._why_not(job, pool))
+            found = tuple(t for t, pool in self._pools.items() if pool.why_not(job) is None)
             self._accepting[kind] = found
         return found
 
-    def why_nowhere(self, job: Job) -> str:
-        """One sentence for a job that no node can take; empty where one can."""
-        return "" if job.placement.allocation else self._why_not(job, self._whole)
-
-    def _why_not(self, job: Job, pool: GpuPool) -> str:
-        request, slots, share = job.request, pool.slots, pool.spreads.least_share(job)
-        why = nowhere(job, share, (refusal(job, s.node, s.sound.bit_count(), share) for s in slots))
-        return why or pool.spreads.why_not(job.gpus, request.nodes, request.gpu_types)
+    def why_nowhere(self, job: Job) -> Why | None:
+        """One sentence for a job that no node can take; None where one can."""
+        return None if job.placement.allocation else self._whole.why_not(job)
 
 
 def _of_type(nodes: Mapping[str, Node], gpu_type: str) -> dict[str, Node]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from controller.model import JobId
+from controller.model import JobId, Reason, Why
 from controller.policies.mechanisms.rounds.member import ALONE, LEAST_FRACTION, Member
 
 _NAMED = 4
@@ -48,19 +48,18 @@ def shares(member: Member) -> str:
     return f"shares its GPUs with job {member.beside} in this round: it is allocated {fractions(member)}"
 
 
-def stops(member: Member) -> str:
+def stops(member: Member) -> Why:
     """It is off its GPUs from now on."""
     if member.assigned:
-        return f"goes on with GPUs of type {member.assigned}: it is allocated {fractions(member)}"
-    return f"its round is over: it is allocated {fractions(member)}"
+        words = f"goes on with GPUs of type {member.assigned}: it is allocated {fractions(member)}"
+        return Why(Reason.MIGRATES, words)
+    return Why(Reason.TURN_OVER, f"its round is over: it is allocated {fractions(member)}")
 
 
-def waits(member: Member, nowhere: str) -> str:
-    """It is off its GPUs. `nowhere`: why no node can ever take it."""
-    if nowhere:
-        return nowhere
+def waits(member: Member) -> Why:
+    """It is off its GPUs."""
     if member.assigned:
         where = _where(member.assigned, member.beside)
-        return f"its turn on {where}: it starts when its GPUs are free"
+        return Why(Reason.WAITS_FOR_GPUS, f"its turn on {where}: it starts when its GPUs are free")
     bound = f"; it stays on {member.hosted}, where Slurm has bound it" if member.hosted else ""
-    return f"waits for its turn: it is allocated {fractions(member)}{bound}"
+    return Why(Reason.WAITS_FOR_TURN, f"waits for its turn: it is allocated {fractions(member)}{bound}")
