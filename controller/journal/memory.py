@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from controller.journal.records import Decision, Event, JobRecord, JobTotals, OpenOperation, Slice, merged
-from controller.model import UNUSED, GpuSet, JobId, Note, Usage
+from controller.model import UNUSED, GpuSet, JobId, Note, Usage, reason_of
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class MemoryJournal:
         self._used: dict[JobId, Usage] = {}
         self._closed: Counter[JobId] = Counter()
         """How many slices of a job have ended."""
-        self._last_decision: dict[JobId, tuple[str, str, GpuSet]] = {}
+        self._last_decision: dict[JobId, tuple[str, str, GpuSet, str]] = {}
         self._state: dict[str, str] = {}
         self._notes: dict[str, dict[JobId, str]] = {}
         self._heartbeat: float | None = None
@@ -200,10 +200,10 @@ class MemoryJournal:
     # -- decisions and events
 
     def record_decision(self, time: float, job_id: JobId, action: str, reason: str, gpus: GpuSet) -> None:
-        decision = (action, reason, gpus)
+        decision = (action, reason, gpus, reason_of(reason).value)
         if self._last_decision.get(job_id) != decision:
             self._last_decision[job_id] = decision
-            self.decisions.append(Decision(time, job_id, action, reason, gpus))
+            self.decisions.append(Decision(time, job_id, *decision))
 
     def record_event(
         self,

@@ -93,11 +93,12 @@ class JournalReader:
     def decisions(self, job_id: JobId, limit: int = 100) -> list[Decision]:
         """The last decisions about a job, oldest first."""
         rows = self._last(
-            "SELECT time, action, reason, gpus FROM decisions WHERE job_id = ? ORDER BY id DESC LIMIT ?",
+            "SELECT time, action, reason, gpus, reason_code FROM decisions WHERE job_id = ? "
+            "ORDER BY id DESC LIMIT ?",
             job_id,
             limit,
         )
-        return self._made(lambda row: Decision(row[0], job_id, row[1], row[2], gpu_set(row[3])), rows)
+        return self._made(lambda row: Decision(row[0], job_id, row[1], row[2], gpu_set(row[3]), row[4]), rows)
 
     def events(self, job_id: JobId | None = None, limit: int = 100) -> list[Event]:
         """The last events (of one job), oldest first."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, fields, replace
 from typing import Any
 
-from controller.model import GpuId, GpuSet, JobId, value
+from controller.model import GpuId, GpuSet, JobId, Reason, value
 from controller.model.value import empty
 
 MAX_TEXT = 2000
@@ -110,6 +110,8 @@ class Decision:
     action: str
     reason: str
     gpus: GpuSet
+    reason_code: str = Reason.OTHER.value
+    """A value of `Reason`, or of one that a later controller has."""
 
 
 @value

@@ -109,6 +109,7 @@ MIGRATIONS: tuple[str, ...] = (
     DELETE FROM state WHERE key LIKE 'policy-state:%';
     """,
     "ALTER TABLE events ADD COLUMN gain REAL;",
+    "ALTER TABLE decisions ADD COLUMN reason_code TEXT NOT NULL DEFAULT 'other';",
 )
 
 

@@ -64,7 +64,7 @@ GONE = "UPDATE jobs SET end = ?, state = 'UNKNOWN' WHERE job_id = ? AND end IS N
 BEGIN_AGAIN = tuple(
     f"DELETE FROM {table} WHERE job_id = ?" for table in ("usage", "jobs", "decisions", "slices")
 )
-DECISION = "INSERT INTO decisions (time, job_id, action, reason, gpus) VALUES (?, ?, ?, ?, ?)"
+DECISION = "INSERT INTO decisions (time, job_id, action, reason, gpus, reason_code) VALUES (?, ?, ?, ?, ?, ?)"
 EVENT = "INSERT INTO events (time, job_id, node, kind, message, gain) VALUES (?, ?, ?, ?, ?, ?)"
 
 # -- pruning: the time before which rows are old, and the most rows to delete

@@ -31,7 +31,7 @@ from controller.journal.records import (
     stored_text,
 )
 from controller.journal.store import Store
-from controller.model import GpuSet, JobId, Note, Usage
+from controller.model import GpuSet, JobId, Note, Usage, reason_of
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Journal(Store):
         self.detail_days = detail_days
         self._next_prune = 0.0
         self._last_operation: int | None = None
-        self._last_decision: dict[JobId, tuple[str, str, str]] = {}
+        self._last_decision: dict[JobId, tuple[str, str, str, str]] = {}
         self._decided_in = self.generation
 
     def __enter__(self) -> Journal:
@@ -270,7 +270,7 @@ class Journal(Store):
 
     def record_decision(self, time: float, job_id: JobId, action: str, reason: str, gpus: GpuSet) -> None:
         """A decision and why. The same decision twice in a row is recorded once."""
-        decision = (action, stored_text(reason), gpu_names(gpus))
+        decision = (action, stored_text(reason), gpu_names(gpus), reason_of(reason).value)
         with self.lock:
             if self._decided_in != self.generation:
                 # A new file has none of them.

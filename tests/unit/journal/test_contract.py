@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from controller.journal import Journal, JournalPort, JournalReader, MemoryJournal
 from controller.journal.records import JobRecord
-from controller.model import GpuId, JobId, Usage
+from controller.model import GpuId, JobId, Reason, Usage, Why
 from tests.unit.draws import draws
 
 JOBS = (JobId(1), JobId(2))
@@ -28,6 +28,7 @@ times = st.integers(0, 40).map(lambda half: 1000 + half / 2)
 """In any order: a clock may be set back."""
 gpus = st.sampled_from([frozenset({GpuId("n1", 0)}), frozenset({GpuId("n10", 1), GpuId("n2", 3)})])
 words = st.sampled_from(["", "its slice is over", "a GPU is free", "Größe '\N{GREEK SMALL LETTER MU}'"])
+whys = st.builds(Why, st.sampled_from([Reason.TURN_OVER, Reason.ITS_TURN]), words)
 numbers = st.integers(1, 5)
 kinds = st.sampled_from(["place", "suspend"])
 json_values = st.sampled_from([None, True, 3, 0.1, 1e300, "é", [1, ["n1", 2.5]], {"turn": {"1": None}}, ()])
@@ -63,7 +64,7 @@ calls: st.SearchStrategy[tuple[Any, ...]] = st.one_of(
     st.tuples(st.just("open_slice"), jobs, gpus, times),
     st.tuples(st.just("close_slice"), jobs, times, words),
     st.tuples(st.just("upsert_job"), records),
-    st.tuples(st.just("record_decision"), times, jobs, kinds, words, gpus),
+    st.tuples(st.just("record_decision"), times, jobs, kinds, words | whys, gpus),
     st.tuples(
         st.just("record_event"), times, st.none() | jobs, st.none() | words, kinds, words, st.none() | times
     ),

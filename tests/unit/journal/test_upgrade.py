@@ -50,6 +50,8 @@ def test_a_journal_of_every_schema_is_taken_over_with_its_data(tmp_path: Path, v
     assert rows[JobId(8)].record.peak_memory_bytes == 2**33
     assert rows[JobId(8)].last_gpus == {GpuId("n1", 0)}
     assert len(JournalReader(path).events()) == 2
+    (decision,) = JournalReader(path).decisions(JobId(7))
+    assert decision.reason_code == ("turn-over" if version >= 5 else "other"), "older ones had none"
     found = verify(path)
     assert (found.problems, found.schema) == ((), len(schema.MIGRATIONS))
 
