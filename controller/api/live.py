@@ -10,7 +10,7 @@ from functools import cached_property
 
 from controller.api.messages import GpuMessage, GpusMessage, LiveJobMessage, NodeMessage
 from controller.loop.loop import Turn
-from controller.model import ALLOCATED, ON_GPU, GpuId, Job, Phase, Snapshot
+from controller.model import ALLOCATED, ON_GPU, GpuId, Job, Phase, Snapshot, reason_of
 from controller.nodes.port import NodeSample
 
 
@@ -82,7 +82,7 @@ def _job(job: Job, published: Published) -> LiveJobMessage:
     on_nodes = [samples.get(name) for name in {gpu.node for gpu in placement.allocation}]
     parts = [sample.jobs.get(job.id) for sample in on_nodes if isinstance(sample, NodeSample)]
     ranks = [rank for part in parts if part is not None for rank in part.ranks]
-    moved = published.turn.moved.get(job.id)
+    moved, why = published.turn.moved.get(job.id), published.turn.reasons.get(job.id, "")
     own = [snapshot.gpu(gpu) for gpu in sorted(placement.allocation)]
     return LiveJobMessage.of(
         job,
@@ -105,7 +105,8 @@ def _job(job: Job, published: Published) -> LiveJobMessage:
         steps_done=max((rank.steps_done for rank in ranks), default=0),
         step_seconds=max((rank.step_seconds for rank in ranks), default=0.0) or None,
         busy=job.switching,
-        reason=published.turn.reasons.get(job.id, ""),
+        reason=why,
+        reason_code=reason_of(why).value,
         **({} if moved is None else {"move": moved.move, "verdict": moved.verdict.value, "gain": moved.gain}),
     )
 

@@ -107,6 +107,8 @@ class LiveJobMessage(_Job):
     priority_class: int = 0
     asked_gpus: int = 0
     """What its user asked for; `gpus` is its size now."""
+    reason_code: str = "other"
+    """The kind of its reason, of those in docs/reports.md; a later controller may know more of them."""
     binding: list[str] = []
     running_on: list[str] = []
     bad_gpus: dict[str, str] = {}
@@ -202,6 +204,7 @@ class DecisionMessage(Message):
     time: float
     action: str
     reason: str
+    reason_code: str = "other"
     gpus: GpuNames = []
 
 

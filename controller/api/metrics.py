@@ -20,7 +20,7 @@ from controller import __version__
 from controller.act.recorder import Outcome, Step
 from controller.api.live import LiveState, Published
 from controller.api.messages import GpuMessage, GpusMessage
-from controller.model import Phase, Verdict
+from controller.model import ON_GPU, Phase, Reason, Verdict
 from controller.policies.settings import MOVE_NAMES
 from controller.slurm.adapter import CALLS
 from controller.slurm.adapter import OUTCOMES as CALL_OUTCOMES
@@ -34,6 +34,7 @@ CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5,
 WAIT_BUCKETS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600, 7 * 24 * 3600)
 """Seconds."""
 GAINS = (0.5, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0)
+_OFF_GPUS = {phase.value for phase in Phase if phase not in ON_GPU}
 _JUDGED = {Verdict.KEPT.value, Verdict.UNDONE.value}
 
 
@@ -169,14 +170,14 @@ def _loop(published: Published) -> Iterator[Metric]:
 
 
 def _counts(message: GpusMessage) -> Iterator[Metric]:
-    jobs: Tally[str] = Tally()
-    asked: Tally[str] = Tally()
-    for job in message.jobs:
-        jobs[job.phase] += 1
-        asked[job.phase] += job.gpus
+    jobs = Tally(job.phase for job in message.jobs)
+    asked = Tally(job.phase for job in message.jobs for _ in range(job.gpus))
     phases = [phase.value for phase in Phase]
     yield _by("jobs", "Gandiva jobs by phase.", "phase", phases, jobs)
     yield _by("job_gpus", "GPUs that these jobs ask for.", "phase", phases, asked)
+    why = Tally(job.reason_code for job in message.jobs if job.phase in _OFF_GPUS)
+    text = "Gandiva jobs that are not on GPUs, by the kind of reason (docs/reports.md)."
+    yield _by("jobs_waiting", text, "reason", [reason.value for reason in Reason], why)
     queued = [job.submit_time for job in message.jobs if job.phase == Phase.QUEUED.value]
     oldest = max(0.0, message.time - min(queued)) if queued else 0.0
     yield _gauge("oldest_queued_job_age_seconds", "Age of the job that waits longest; 0: none waits.", oldest)

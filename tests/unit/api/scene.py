@@ -23,10 +23,12 @@ from controller.model import (
     Phase,
     Placement,
     Plan,
+    Reason,
     Request,
     Size,
     Snapshot,
     Usage,
+    Why,
 )
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import GpuSample, NodeJob, NodePhase, RankSample, RankState
@@ -137,8 +139,9 @@ def gpu_sample(gpu: Gpu) -> GpuSample:
     return GpuSample(gpu.id.ordinal, f"GPU-{gpu.id}", gpu.model, gpu.memory_bytes, used_bytes, busy, True)
 
 
+SLICE_OVER = Why(Reason.TURN_OVER, "its slice is over")
 REASONS = {
-    JobId(102): "waits for its turn on n1: 101 has had less of its share",
+    JobId(102): Why(Reason.WAITS_FOR_TURN, "waits for its turn on n1: 101 has had less of its share"),
     JobId(105): "no server has 4 free GPUs",
 }
 
@@ -206,6 +209,6 @@ def write_journal(path: Path) -> None:
         )
         journal.open_slice(JobId(100), on("n1", 0, 1), NOW - 8000)
         journal.close_slice(JobId(100), NOW - 6200, "its slice is over")
-        journal.record_decision(NOW - 6200, JobId(100), "suspend", "its slice is over", on("n1", 0, 1))
+        journal.record_decision(NOW - 6200, JobId(100), "suspend", SLICE_OVER, on("n1", 0, 1))
         journal.record_event(NOW - 6200, JobId(100), "n1", "suspended", "left 0 bytes on n1:0 n1:1")
         journal.record_event(NOW - 100, None, "n2", "node_lost", "its agent does not answer")

@@ -63,7 +63,7 @@ def test_gpus_tell_who_is_on_them_and_who_waits(client: ApiClient) -> None:
     assert n1.gpus[0].memory_used_bytes == int(20 * scene.GIB * 0.97)
     waiting = next(job for job in answer.jobs if job.job_id == 102)
     assert (waiting.phase, waiting.running_on, waiting.weight) == ("suspended", [], 1.0)
-    assert waiting.reason.startswith("waits for its turn")
+    assert (waiting.reason, waiting.reason_code) == (scene.REASONS[JobId(102)], "waits-for-turn")
     assert next(job for job in answer.jobs if job.job_id == 104).busy
 
 
@@ -142,10 +142,11 @@ def test_more_ids_than_one_request_takes_are_one_list_with_one_limit(
 
 def test_explain_names_the_rivals(client: ApiClient) -> None:
     answer = client.explain(102)
-    assert answer.live is not None and answer.live.reason.startswith("waits for its turn")
+    assert answer.live is not None and answer.live.reason_code == "waits-for-turn"
     assert [rival.job_id for rival in answer.rivals] == [101, 103]
     over = client.explain(100)
     assert over.live is None and over.rivals == []
+    assert [decision.reason_code for decision in over.decisions] == ["turn-over"]
     waits = client.explain(105)
     assert [rival.job_id for rival in waits.rivals] == [104], "Slurm has not started it yet"
     assert [decision.action for decision in over.decisions] == ["suspend"]

@@ -19,7 +19,7 @@ from controller.api.metrics import OPERATIONS, Metrics
 from controller.daemon.measuring import MeasuringRecorder, TurnMeter
 from controller.errors import ClusterRefused, ClusterUnavailable, NodeError, UnknownJob
 from controller.journal import MemoryJournal
-from controller.model import GpuId, JobId, Moved, Phase, Snapshot, Verdict
+from controller.model import GpuId, JobId, Moved, Phase, Reason, Snapshot, Verdict
 from controller.nodes import protocol
 from controller.nodes.remote import RemoteNodes
 from controller.slurm.adapter import CALLS, OUTCOMES, measured
@@ -64,6 +64,16 @@ def test_the_present_comes_from_the_last_turn(metrics: Metrics) -> None:
     assert size is not None and size > 4096
     assert (value(metrics, "gandiva_journal_disk_free_bytes") or 0) > 0
     assert (value(metrics, "process_resident_memory_bytes") or 0) > 1e6
+
+
+def test_jobs_that_wait_are_counted_by_reason(metrics: Metrics) -> None:
+    """Those on GPUs are not; what is plain text is `other`."""
+    counted = {reason: value(metrics, "gandiva_jobs_waiting", reason=reason.value) for reason in Reason}
+    assert {reason: count for reason, count in counted.items() if count} == {
+        Reason.WAITS_FOR_TURN: 1,
+        Reason.OTHER: 1,
+    }
+    assert None not in counted.values(), "all series are there from the start"
 
 
 def test_before_the_first_turn_there_is_no_invented_zero(tmp_path: Path) -> None:
