@@ -275,6 +275,7 @@ def test_a_gang_does_not_keep_allox_from_the_other_jobs() -> None:
     jobs = [make_job(1, 1, 720.0), make_job(2, 1, 360.0), make_job(3, 1, 600.0), make_job(4, 2, 600.0)]
     settings = configure(GAVEL, "allox", ["round_seconds=60.0"]).policy
     ideal = Ideal(lambda: make_policy(settings), cluster(1, 2), jobs)
+    ideal.own_words = True
     ideal.run(until=300.0)
     assert len(ideal.running()) == 2 and 4 not in ideal.running()
     ideal.run(until=1500.0)
