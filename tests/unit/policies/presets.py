@@ -11,8 +11,8 @@ from controller.policies.mechanisms.frame import Frame
 from controller.policies.mechanisms.lanes import Lanes
 from controller.policies.mechanisms.ordered import Ordered
 from controller.policies.mechanisms.rounds.policy import Rounds
+from controller.policies.mechanisms.rounds.problem import Stated
 from controller.policies.mechanisms.rounds.settings import RoundSettings
-from controller.policies.mechanisms.rounds.solving import Stated
 from controller.policies.moves.move import Move
 from controller.policies.orders.order import Order
 from controller.policies.protocol import Policy

@@ -30,7 +30,7 @@ from controller.model import (
     reason_of,
 )
 from controller.policies.allocations.allocation import Allocated, AllocationError, Asked, Fractions, Given
-from controller.policies.mechanisms.rounds.choosing import priority
+from controller.policies.mechanisms.rounds.selection import priority
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.placement.draft import Draft
 from controller.settings.policies import PolicySettings

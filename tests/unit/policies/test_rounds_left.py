@@ -11,8 +11,8 @@ import pytest
 from controller.model import Changes, Job, JobId, Memory, Node, Problem, ProblemKind, Snapshot, Solution
 from controller.model.solving import SolutionStatus
 from controller.policies.allocations.allocation import Allocated, Asked, Fractions, Given
-from controller.policies.mechanisms.rounds import laying
-from controller.policies.mechanisms.rounds.choosing import Choice, Choosing
+from controller.policies.mechanisms.rounds import layout
+from controller.policies.mechanisms.rounds.selection import Choice, Selection
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.protocol import Policy
 from tests.unit.policies.ideal import GIB, gpu_set, make_job, make_node, running
@@ -65,10 +65,10 @@ def test_a_job_that_keeps_gpus_of_a_drained_node_takes_none_of_the_others() -> N
 def test_a_choice_takes_the_gpus_that_its_job_has_on_this_kind_alone() -> None:
     order = [Choice((JobId(1),), "k80"), Choice((JobId(1),), TYPE), Choice((JobId(2),), TYPE)]
     gpus, own = {JobId(1): 4, JobId(2): 2}, {(JobId(1), TYPE): 1}
-    choosing = Choosing(order, gpus, {TYPE: 3, "k80": 3}, own)
-    assert choosing.go_on() == order[1:]
-    assert choosing.cut({order[1]}) == order[1:]
-    assert Choosing(order, gpus, {TYPE: 3, "k80": 4}, own).go_on() == [order[0], order[2]]
+    selection = Selection(order, gpus, {TYPE: 3, "k80": 3}, own)
+    assert selection.go_on() == order[1:]
+    assert selection.cut({order[1]}) == order[1:]
+    assert Selection(order, gpus, {TYPE: 3, "k80": 4}, own).go_on() == [order[0], order[2]]
 
 
 def test_what_was_in_the_way_of_a_choice_may_be_gone_and_it_is_looked_at_again() -> None:
@@ -180,7 +180,7 @@ def test_no_job_of_a_pair_without_a_place_stays_on_its_gpus(
     monkeypatch: pytest.MonkeyPatch, tries: int
 ) -> None:
     """The first job runs. Its partner does not ask to share, so the GPU is the third job's in this round."""
-    monkeypatch.setattr(laying, "_TRIES", tries)
+    monkeypatch.setattr(layout, "_TRIES", tries)
     nodes, on = [make_node("n1", 1, model=TYPE)], gpu_set("n1:0")
     jobs = [running(make_job(1), on), make_job(2), make_job(3)]
     plan = rounds(PairFirst(), RoundSettings(), pairs=True).plan(looked_at(nodes, jobs), Memory())

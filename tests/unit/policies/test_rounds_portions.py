@@ -10,9 +10,9 @@ import pytest
 
 from controller.model import Configuration, JobId, Plan, Profile, Rate, Snapshot
 from controller.policies.mechanisms import frame
-from controller.policies.mechanisms.rounds import effort, laying
-from controller.policies.mechanisms.rounds.choosing import Choice, Choosing
+from controller.policies.mechanisms.rounds import effort, layout
 from controller.policies.mechanisms.rounds.effort import Effort
+from controller.policies.mechanisms.rounds.selection import Choice, Selection
 from tests.unit.policies.ideal import GIB, Ideal, Timeline, make_job, make_node
 from tests.unit.policies.presets import preset
 
@@ -79,24 +79,24 @@ def alone(number: int, gpu_type: str = "v100") -> Choice:
 
 def test_what_was_chosen_before_a_refused_choice_stays() -> None:
     order = [alone(n) for n in (1, 2, 3, 4)] + [alone(2, "k80")]
-    choosing = Choosing(
+    selection = Selection(
         iter(order), {JobId(n): size for n, size in ((1, 1), (2, 2), (3, 1), (4, 2))}, {"v100": 4, "k80": 2}
     )
-    assert choosing.go_on() == order[:3]
-    assert choosing.cut({order[1]}) == order[1:3]
-    assert choosing.go_on() == order[2:]
-    assert choosing.chosen == {order[0]: 0, order[2]: 2, order[3]: 3, order[4]: 4}
+    assert selection.go_on() == order[:3]
+    assert selection.cut({order[1]}) == order[1:3]
+    assert selection.go_on() == order[2:]
+    assert selection.chosen == {order[0]: 0, order[2]: 2, order[3]: 3, order[4]: 4}
 
 
 def test_a_job_that_is_not_there_any_more_is_passed_over() -> None:
     order = [Choice((JobId(1), JobId(2)), "v100"), alone(1), alone(3)]
-    choosing = Choosing(order, {JobId(1): 1, JobId(3): 1}, {"v100": 2})
-    assert choosing.go_on() == order[1:]
+    selection = Selection(order, {JobId(1): 1, JobId(3): 1}, {"v100": 2})
+    assert selection.go_on() == order[1:]
 
 
 def test_the_list_is_not_read_on_when_no_gpu_is_left() -> None:
     order = iter([alone(1), alone(2), alone(3)])
-    Choosing(order, {JobId(n): 1 for n in (1, 2, 3)}, {"v100": 1}).go_on()
+    Selection(order, {JobId(n): 1 for n in (1, 2, 3)}, {"v100": 1}).go_on()
     assert [choice.jobs for choice in order] == [(3,)]
 
 
@@ -112,7 +112,7 @@ def test_of_a_pair_without_a_place_neither_goes_on_uncounted(monkeypatch: pytest
         ideal.rates[one] = rates
     ideal.run(until=10.0)
     assert ideal.running() == {1}
-    monkeypatch.setattr(laying, "_TRIES", 1)
+    monkeypatch.setattr(layout, "_TRIES", 1)
     ideal.run(until=30.0)
     assert [number for number in ideal.running() if (ideal.notes[JobId(number)] or ("",))[0] == ""] == []
 
@@ -133,7 +133,7 @@ def test_a_job_may_change_between_laying_out_and_saying_it(
     laid: list[float] = []
 
     def watch(_: Snapshot, plan: Plan) -> None:
-        if ideal.policy.policy.mechanism._laid is not None and not laid:  # type: ignore[attr-defined]
+        if ideal.policy.policy.mechanism._pending is not None and not laid:  # type: ignore[attr-defined]
             assert not plan.targets and plan.wake_at == ideal.now
             laid.append(ideal.now)
 

@@ -13,7 +13,7 @@ from controller.loop.pacing import PaceSettings
 from controller.model import Reason, reason_of
 from controller.nodes.simulated import NodeCosts
 from controller.policies.allocations.worker import COMMAND
-from controller.policies.mechanisms.rounds import solving
+from controller.policies.mechanisms.rounds import problem
 from controller.slurm.port import JobState
 from controller.slurm.simulated import SlurmCosts
 from controller.solver import WorkerSolver, worker_solver
@@ -57,7 +57,7 @@ def test_jobs_take_turns_whatever_the_solver_does(
     if program == "hangs":
         monkeypatch.setattr(worker_solver, "START_SECONDS", 0.2)
     if program != "solves":
-        monkeypatch.setattr(solving, "PATIENCE_SECONDS", 0.3)
+        monkeypatch.setattr(problem, "PATIENCE_SECONDS", 0.3)
 
     async def scenario() -> None:
         costs = (SlurmCosts(0.01, 0.01, 0.01), NodeCosts(*[0.01] * 3))

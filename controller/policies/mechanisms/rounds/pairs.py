@@ -26,7 +26,7 @@ IN_TURNS = 1.0
 """The sum of their rates relative to those alone, of two jobs that take turns."""
 
 
-class Sharing:
+class SharingRules:
     """Who may join whom, by one snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -45,7 +45,7 @@ class Sharing:
         return can_join(self._snapshot, job, gpus, self._bound, promised)
 
 
-class Pairing:
+class PairFinder:
     """The pairs that are stated with an allocation. They are looked for when jobs come or go, and when a
     round begins."""
 

@@ -18,16 +18,16 @@ from controller.model.timers import TINY
 from controller.policies.allocations.allocation import Fractions, Given, Pair
 from controller.policies.mechanisms.mechanism import Decision
 from controller.policies.mechanisms.rounds import words
-from controller.policies.mechanisms.rounds.deciding import Deciding
 from controller.policies.mechanisms.rounds.effort import Effort
+from controller.policies.mechanisms.rounds.eligibility import Eligibility
 from controller.policies.mechanisms.rounds.given import NO_TERMS, Terms, equal_share, make_given
-from controller.policies.mechanisms.rounds.laid import Laid
 from controller.policies.mechanisms.rounds.member import ALONE, NOTE_FORMAT, Member, by_job
-from controller.policies.mechanisms.rounds.observing import Observing
-from controller.policies.mechanisms.rounds.pairs import Pairing, Sharing, digest
+from controller.policies.mechanisms.rounds.pairs import PairFinder, SharingRules, digest
+from controller.policies.mechanisms.rounds.pending import PendingLayout
+from controller.policies.mechanisms.rounds.planner import RoundPlanner
 from controller.policies.mechanisms.rounds.pools import Pools
+from controller.policies.mechanisms.rounds.problem import FIRST_PATIENCE_SECONDS, AllocationProblem, Stated
 from controller.policies.mechanisms.rounds.settings import RoundSettings
-from controller.policies.mechanisms.rounds.solving import FIRST_PATIENCE_SECONDS, Solving, Stated
 from controller.policies.mechanisms.rounds.speeds import Speeds
 from controller.policies.mechanisms.row import Row
 from controller.policies.placement.draft import Draft
@@ -51,18 +51,18 @@ class Rounds:
             name: of the problems that it states.
             pairs: two jobs may be allocated the same GPUs at the same time.
         """
-        self._terms, self._pairing, self._settings = terms, Pairing(pairs), settings
-        self._solving = Solving(allocation, name)
+        self._terms, self._pair_finder, self._settings = terms, PairFinder(pairs), settings
+        self._problem = AllocationProblem(allocation, name)
         self._kept_waiting = False
         """At the last decision jobs waited for an allocation. It may fail."""
 
     @property
     def problems(self) -> Mapping[str, Problem]:
-        return self._solving.problems
+        return self._problem.problems
 
     @property
     def refused(self) -> Mapping[str, str]:
-        return self._solving.refused
+        return self._problem.refused
 
     # -- memory ---------------------------------------------------------------------------------------
 
@@ -71,10 +71,10 @@ class Rounds:
         self._pools = Pools(snapshot.nodes, self._members)
         self.change, self.restore, self.held = self._pools.change, self._pools.restore, self._pools.held
         self._workers = self._pools.workers()
-        self._deciding = Deciding(
-            self._pools, self._members, self._settings, Sharing(snapshot), pairs=self._pairing.on
+        self._planner = RoundPlanner(
+            self._pools, self._members, self._settings, SharingRules(snapshot), pairs=self._pair_finder.on
         )
-        self._laid: Laid | None = None
+        self._pending: PendingLayout | None = None
         """Of a round that begins, and not said yet."""
         self._digests: dict[JobId, int] = {}
         """Of what an allocation is given of each job."""
@@ -84,8 +84,8 @@ class Rounds:
         """Of all of them, and of the GPUs."""
         self._speeds = Speeds(snapshot.rates)
         """As the digests have them."""
-        self._observing = Observing(
-            self._settings, self._pools, self._members, self._speeds, pairs=self._pairing.on
+        self._eligibility = Eligibility(
+            self._settings, self._pools, self._members, self._speeds, pairs=self._pair_finder.on
         )
         self._ready = True
         """Something changed since the last decision."""
@@ -94,12 +94,12 @@ class Rounds:
         self._reset_at = remembered_time(remembered.get("reset_at"))
         self._bound = remembered.get("bound", 0)
         """Jobs that stay on a type because Slurm has bound them there, as of the last round."""
-        self._pairing.reset(remembered)
-        self._solving.reset(remembered)
+        self._pair_finder.reset(remembered)
+        self._problem.reset(remembered)
 
     def common(self) -> Mapping[str, Any]:
         own = {"due": self._due, "reset_at": self._reset_at, "bound": self._bound}
-        return {"rounds": {**self._solving.common(), **own, **self._pairing.common()}}
+        return {"rounds": {**self._problem.common(), **own, **self._pair_finder.common()}}
 
     def notes(self) -> Mapping[JobId, Note]:
         for job_id in self.changed & self._members.keys():
@@ -119,7 +119,7 @@ class Rounds:
     def begin(self, snapshot: Snapshot, touched: int) -> None:
         self._now, self._notes = snapshot.time, dict[JobId, Note]()
         self.changed: set[JobId] = set()
-        self._deciding.sharing = Sharing(snapshot)
+        self._planner.sharing = SharingRules(snapshot)
         self._effort = Effort()
         self._effort.spend(touched)
         self._ready = self._ready or touched > 0
@@ -139,18 +139,18 @@ class Rounds:
         self._give_digest(job_id, 0)
 
     def follow(self, rows: Sequence[Row]) -> None:
-        for member in self._members.values() if self._pairing.on else ():
+        for member in self._members.values() if self._pair_finder.on else ():
             if member.beside != ALONE and member.beside not in self._members:
                 member.lose_partner(self._now)
                 self.changed.add(member.id)
         for row in rows:
             member = self._members[row.id]
-            self._observing.see(member)
+            self._eligibility.see(member)
             self.changed.add(row.id)
             self._give_digest(row.id, self._digest_of(member))
 
     def _digest_of(self, member: Member) -> int:
-        if not self._observing.wants(member):
+        if not self._eligibility.wants(member):
             return 0
         job, member.rates = member.job, self._speeds.alone(member)
         request = job.request
@@ -178,30 +178,30 @@ class Rounds:
         due = self._due is not None and self._now >= self._due - TINY
         retry_at = self._now + self._settings.round_seconds
         # In every plan: a failure is announced once, also when no job is left to be allocated.
-        self._adopt(self._solving.read(snapshot, retry_at))
-        begun = self._deciding.listed or self._laid is not None
+        self._adopt(self._problem.read(snapshot, retry_at))
+        begun = self._planner.listed or self._pending is not None
         if due and not begun and not self._speeds.same(snapshot.rates):
             if not self._effort.allows(len(self._members)):
                 return
             # What was measured meanwhile counts from this round on.
-            self._speeds = self._observing.speeds = Speeds(snapshot.rates)
+            self._speeds = self._eligibility.speeds = Speeds(snapshot.rates)
             for member in self._members.values():
-                self._observing.find_kinds(member)
+                self._eligibility.find_kinds(member)
                 self._give_digest(member.id, self._digest_of(member))
         if not self._digests:
             return
-        if self._deciding.listed or self._laid is not None:
+        if self._planner.listed or self._pending is not None:
             return  # the round begins first
-        found = self._pairing.wanted(f"{self._digest:016x}", due, lambda: self._find_pairs(snapshot))
-        if self._solving.wants(self._now, found) and self._effort.allows(len(self._digests)):
-            self._adopt(self._solving.ask(snapshot, found, retry_at, lambda: self._stated(snapshot)))
+        found = self._pair_finder.wanted(f"{self._digest:016x}", due, lambda: self._find_pairs(snapshot))
+        if self._problem.wants(self._now, found) and self._effort.allows(len(self._digests)):
+            self._adopt(self._problem.ask(snapshot, found, retry_at, lambda: self._stated(snapshot)))
 
     def _stated(self, snapshot: Snapshot) -> Given:
         pairs = self._find_pairs(snapshot)
         return make_given(snapshot, self._counted(), self._workers, self._terms, pairs)
 
     def _find_pairs(self, snapshot: Snapshot) -> tuple[Pair, ...]:
-        return self._pairing.find(snapshot, self._counted(), self._speeds)
+        return self._pair_finder.find(snapshot, self._counted(), self._speeds)
 
     def _counted(self) -> list[Member]:
         """Those that an allocation counts."""
@@ -225,7 +225,7 @@ class Rounds:
                 member.take(rows.get(member.id, {}), now)
         if reset:
             self._reset_at = now
-        self._deciding.unlist()
+        self._planner.unlist()
         self.changed.update(self._members)
         self._ready = True
 
@@ -244,46 +244,46 @@ class Rounds:
 
     def decide(self, draft: Draft, *, more: bool) -> Decision:
         late = self._decide(draft)
-        return Decision(self._effort.put_off, self._laid is not None, late)
+        return Decision(self._effort.put_off, self._pending is not None, late)
 
     def _decide(self, draft: Draft) -> Mapping[JobId, Placement]:
         """Changes the draft. Returns what is to be said of it besides: it was laid out by a plan before."""
         if not self._members:
-            self._due, self._laid = None, None
+            self._due, self._pending = None, None
             return {}
         if self._due is None or self._now > self._due + self._settings.round_seconds + FIRST_PATIENCE_SECONDS:
             # There was no job, or no controller for long.
             self._due = self._now
         if self._now >= self._due - TINY:
-            if self._solving.under_way and self._now < self._patient_until() - TINY:
+            if self._problem.under_way and self._now < self._patient_until() - TINY:
                 return {}
             return self._begin_round(draft)
-        allocating = self._solving.under_way or self._effort.put_off
+        allocating = self._problem.under_way or self._effort.put_off
         if self._ready or (self._kept_waiting and not allocating):
             self._kept_waiting = allocating
-            self.changed |= self._deciding.go_on(draft, self._now, allocating=allocating)
-            self._ready = self._deciding.unfinished
+            self.changed |= self._planner.go_on(draft, self._now, allocating=allocating)
+            self._ready = self._planner.unfinished
             self._effort.put_off = self._effort.put_off or self._ready
         return {}
 
     def _begin_round(self, draft: Draft) -> Mapping[JobId, Placement]:
         """List all jobs, choose among them and lay out, and say it: with as many plans as that needs."""
         assert self._due is not None
-        if self._laid is None:
-            if not self._deciding.listed:
+        if self._pending is None:
+            if not self._planner.listed:
                 if not self._effort.allows(len(self._members)):
                     return {}
                 self._fall_back()
-                self._bound = sum(map(self._observing.misses_types, self._members.values()))
-                self._deciding.list_all(self._now)
+                self._bound = sum(map(self._eligibility.misses_types, self._members.values()))
+                self._planner.list_all(self._now)
             if not self._effort.allows(len(self._members)):
                 return {}
-            self._deciding.begin_round(draft, self._now)
-            self._laid = Laid(draft.changes(), self._members)
-            self._ready = self._deciding.unfinished
+            self._planner.begin_round(draft, self._now)
+            self._pending = PendingLayout(draft.changes(), self._members)
+            self._ready = self._planner.unfinished
         if not self._effort.allows(len(self._members)):
             return {}
-        laid, self._laid = self._laid, None
+        laid, self._pending = self._pending, None
         self.changed.update(self._members)
         length = self._settings.round_seconds
         self._due += length * (math.floor((self._now - self._due + TINY) / length) + 1)
@@ -295,7 +295,7 @@ class Rounds:
         """A round that is due waits so long for the allocation."""
         assert self._due is not None
         allocated = any(member.allocated for member in self._members.values())
-        return self._solving.patient_until(self._due, allocated=allocated)
+        return self._problem.patient_until(self._due, allocated=allocated)
 
     def wake(self) -> float:
         if self._due is None:
@@ -320,7 +320,7 @@ class Rounds:
         return words.stops(self._members[row.id])
 
     def stays(self, row: Row, to: Placement) -> Why | None:
-        other = self._pairing.on and to.shares_with != row.job.placement.shares_with
+        other = self._pair_finder.on and to.shares_with != row.job.placement.shares_with
         return Why(Reason.SHARES_GPUS, words.shares(self._members[row.id])) if other else None
 
     def waits(self, row: Row) -> Why:

@@ -11,7 +11,7 @@ from controller.policies.mechanisms.row import Standing
 from controller.policies.placement.draft import Draft
 
 
-class Laid:
+class PendingLayout:
     """Placements that jobs are to have. The draft has them; jobs may change before they are said."""
 
     def __init__(self, changes: Mapping[JobId, Placement], members: Mapping[JobId, Member]) -> None:

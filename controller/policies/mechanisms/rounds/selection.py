@@ -42,7 +42,7 @@ Head: TypeAlias = tuple[int, bool, float]
 """The smaller the earlier: jobs of a higher class, then of users with a larger fair-share factor."""
 
 
-def in_order(
+def ranked(
     members: Iterable[Member], types: Collection[str], now: float, round_seconds: float
 ) -> Iterable[Choice]:
     """Every job and every pair with every kind of GPUs of which it has a fraction; then, as `extra`, every
@@ -110,7 +110,7 @@ def _urgency(account: Account, received_seconds: float, round_seconds: float) ->
     return -round(priority(account.fraction, received), 9), -deficit, -round(account.fraction, 6)
 
 
-class Choosing:
+class Selection:
     """Goes through a list; a gang that does not fit is passed over, and so is a job that has its part of this
     round alone or in a pair. What was chosen before a choice that is taken back stays."""
 

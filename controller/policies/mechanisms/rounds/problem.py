@@ -32,7 +32,7 @@ class Stated(Protocol):
         ...
 
 
-class Solving:
+class AllocationProblem:
     """One allocation, over and over. What it must remember is JSON."""
 
     def __init__(self, allocation: Stated, name: str) -> None:

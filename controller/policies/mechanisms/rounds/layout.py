@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 
 from controller.model import NOWHERE, GpuId, GpuSet, Job, JobId, Placement
-from controller.policies.mechanisms.rounds.choosing import Choice, Choosing
 from controller.policies.mechanisms.rounds.kinds import type_of_kind
 from controller.policies.mechanisms.rounds.member import Member
-from controller.policies.mechanisms.rounds.pairs import Sharing
+from controller.policies.mechanisms.rounds.pairs import SharingRules
 from controller.policies.mechanisms.rounds.pools import Pools
+from controller.policies.mechanisms.rounds.selection import Choice, Selection
 from controller.policies.placement.draft import Draft
 
 _TRIES = 16
@@ -39,12 +39,12 @@ class Layout:
         pools: Pools,
         members: Mapping[JobId, Member],
         running: Iterable[Member],
-        choosing: Choosing,
-        sharing: Sharing,
+        selection: Selection,
+        sharing: SharingRules,
     ) -> None:
         """`running`: jobs that keep their GPUs or leave them."""
         self._draft, self._pools, self._members, self._sharing = draft, pools, members, sharing
-        self._choosing = choosing
+        self._selection = selection
         self._running = {member.id for member in running}
         self._leaving = set(self._running)
         """Those of them that still have their GPUs and are not chosen."""
@@ -61,15 +61,15 @@ class Layout:
     def run(self) -> list[Choice]:
         """Who gets GPUs."""
         for number in count(1):
-            found = self._choosing.go_on(math.inf if number <= _TRIES else 1)
+            found = self._selection.go_on(math.inf if number <= _TRIES else 1)
             refused, starting = self._keep(found)
             refused |= self._start([*starting, *found])
             if refused:
-                for choice in self._choosing.cut(refused):
+                for choice in self._selection.cut(refused):
                     self._lift(choice)
             elif number <= _TRIES or not found:
                 break
-        return list(self._choosing.chosen)
+        return list(self._selection.chosen)
 
     # -- jobs on GPUs ---------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class Layout:
 
     def _start(self, found: Iterable[Choice]) -> set[Choice]:
         """Returns choices that have no place."""
-        rank, refused = self._choosing.chosen, set[Choice]()
+        rank, refused = self._selection.chosen, set[Choice]()
         starting = [
             (c, jobs) for c in found if (jobs := [j for i in c.jobs if _waits(j := self._members[i].job)])
         ]
@@ -175,7 +175,7 @@ class Layout:
     ) -> GpuSet | None:
         """Take GPUs from jobs chosen after this one; those that are not in its way keep theirs."""
         draft, gpu_type = self._draft, type_of_kind(choice.gpu_type)
-        after = self._choosing.after(self._choosing.chosen[choice])
+        after = self._selection.after(self._selection.chosen[choice])
         behind = [c for c in after if c in self._kept and type_of_kind(c.gpu_type) == gpu_type]
         if not behind:
             return None
@@ -198,7 +198,7 @@ class Layout:
         return gpus
 
 
-def find_together(pools: Pools, sharing: Sharing, jobs: Sequence[Job], gpu_type: str) -> GpuSet | None:
+def find_together(pools: Pools, sharing: SharingRules, jobs: Sequence[Job], gpu_type: str) -> GpuSet | None:
     """Idle GPUs of the type, or kind, for a job, or for two that may share them."""
     if len(jobs) == 1:
         return pools.find(jobs[0], gpu_type)

@@ -14,7 +14,7 @@ from controller.policies.mechanisms.rounds.speeds import Speeds
 from controller.policies.mechanisms.row import ASIDE, standing
 
 
-class Observing:
+class Eligibility:
     """By the pools, and by the rates of this round."""
 
     def __init__(

@@ -6,18 +6,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from controller.model import GpuId, JobId, Placement
-from controller.policies.mechanisms.rounds.choosing import Choice, Choosing, in_order
 from controller.policies.mechanisms.rounds.kinds import kinds, type_of_kind
-from controller.policies.mechanisms.rounds.laying import Layout, find_together, place
+from controller.policies.mechanisms.rounds.layout import Layout, find_together, place
 from controller.policies.mechanisms.rounds.member import ALONE, LEAST_FRACTION, Member
-from controller.policies.mechanisms.rounds.pairs import Sharing
+from controller.policies.mechanisms.rounds.pairs import SharingRules
 from controller.policies.mechanisms.rounds.pools import Pools
+from controller.policies.mechanisms.rounds.selection import Choice, Selection, ranked
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.mechanisms.row import FIXED, RUNNING, WAITING
 from controller.policies.placement.draft import Draft
 
 
-class Deciding:
+class RoundPlanner:
     """Puts placements into the draft, and into each member the type it is assigned."""
 
     def __init__(
@@ -25,7 +25,7 @@ class Deciding:
         pools: Pools,
         members: Mapping[JobId, Member],
         settings: RoundSettings,
-        sharing: Sharing,
+        sharing: SharingRules,
         *,
         pairs: bool,
     ) -> None:
@@ -56,7 +56,7 @@ class Deciding:
             if member.standing in (RUNNING, WAITING):
                 candidates.append(member)
         types, length = kinds(self._pools.types), self._settings.round_seconds
-        self._listed = in_order(candidates, types, now, length)
+        self._listed = ranked(candidates, types, now, length)
 
     def unlist(self) -> None:
         """They are to be put in order anew."""
@@ -114,7 +114,7 @@ class Deciding:
             and not draft.of(m.id).gpus
             and (m.allocated or not allocating)
         ]
-        order = in_order(idle, kinds(free), now, self._settings.round_seconds)
+        order = ranked(idle, kinds(free), now, self._settings.round_seconds)
         chosen = self._lay_out(draft, idle, [], order, free, now)
         return arrived | {job_id for choice in chosen for job_id in choice.jobs}
 
@@ -142,9 +142,9 @@ class Deciding:
     ) -> list[Choice]:
         """Assigns jobs the types that they get."""
         own = {(m.id, m.hosted): len(self._open_gpus(m)) for m in running if self._pools.closed}
-        choosing = Choosing(order, {m.id: m.job.gpus for m in candidates}, free, own)
-        chosen = Layout(draft, self._pools, self._members, running, choosing, self.sharing).run()
-        self.unfinished = self._settings.refill and choosing.refused and bool(chosen)
+        selection = Selection(order, {m.id: m.job.gpus for m in candidates}, free, own)
+        chosen = Layout(draft, self._pools, self._members, running, selection, self.sharing).run()
+        self.unfinished = self._settings.refill and selection.refused and bool(chosen)
         for choice in chosen:
             for job_id in choice.jobs:
                 member = self._members[job_id]
