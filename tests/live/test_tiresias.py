@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.live.gpu_history import Hold
@@ -47,6 +49,22 @@ def test_a_long_job_is_preempted_by_short_ones_and_finishes_later(site: Site, me
     for short in shorts:
         (held,) = times(site, short)
         assert before.end <= held.start and held.end <= after.start
+
+
+def test_an_order_of_the_site_with_settings_as_the_page_prints_it(site: Site) -> None:
+    """The daemon, which is not root, loads root's file from beside its settings, and their values count."""
+    page = (Path(__file__).resolve().parents[2] / "docs/own-policies.md").read_text(encoding="utf-8")
+    site.cluster.write_file("ctl", "/etc/gandiva/mine.py", page.split("```python\n")[1].split("```")[0])
+    own = {"short_gpu_hours": LIMIT_GPU_SECONDS / 3600}
+    parts = {"short-first": "mine.py:ShortFirst"}
+    site.lead(policy={"name": "short-first", "parts": parts, "own": own})
+    long = site.train("alice", *WHOLE_NODE, steps=240, gpus=4, memory_mb=512)
+    site.wait_on_gpu(long)
+    site.wait("its GPU-hours to be over", lambda: run_seconds(site, long) > 4.0)
+    short = site.train("bob", *WHOLE_NODE, steps=20, gpus=4, memory_mb=512)
+    assert site.wait_ended([short], 90) == {short: "COMPLETED"}
+    assert site.state(long) != "COMPLETED", "the short job came after the long one"
+    assert site.wait_ended([long], 120) == {long: "COMPLETED"}
 
 
 @tiresias(promote_knob_ratio=1.0)
