@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from controller.policies.allocations.as_problem import AsProblem
-from controller.policies.allocations.settings import SETTINGS, GavelGandivaSettings, SharingSettings
+from controller.policies.allocations.settings import (
+    READ_PREVIOUS,
+    SETTINGS,
+    GavelGandivaSettings,
+    SharingSettings,
+)
 from controller.policies.mechanisms.frame import Frame
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.ordered import Ordered
@@ -87,7 +92,7 @@ def _tiresias_gittins(settings: TiresiasGittinsSettings, moves: Moves) -> Policy
 
 def _in_rounds(name: str) -> Callable[[Any, Moves], Policy]:
     """The allocation of this name."""
-    return lambda settings, moves: _rounds(name, settings, moves, Terms())
+    return lambda settings, moves: _rounds(name, settings, moves, Terms(previous=name in READ_PREVIOUS))
 
 
 def _cost(settings: GavelCostSettings, moves: Moves) -> Policy:

@@ -162,6 +162,8 @@ SETTINGS: Mapping[str, type[Section]] = {
 """The settings of each allocation."""
 ONE_GPU = ("allox",)
 """Allocations that take jobs of one GPU alone."""
+READ_PREVIOUS = ("allox", "gavel-gandiva")
+"""Allocations that keep parts of the one in force."""
 
 _NAME_TYPES = ("agnostic_type", "prices")
 """Keys, also of the rounds, whose values name GPU types."""

@@ -25,6 +25,8 @@ class Terms:
     """A job without a deadline is to end within so many times its declared duration from its submission. 0:
     it has none."""
 
+    previous: bool = False
+    """It reads the allocation in force."""
     inside: Inside = "fairness"
     """How the jobs of an account share."""
     inside_of: Mapping[str, Inside] = field(default_factory=empty)
@@ -61,7 +63,7 @@ def make_given(
         entities=_entities(snapshot, members, terms),
         pairs=pairs,
         draws_on={kind: type_of_kind(kind) for kind in virtual},
-        previous=_previous(members),
+        previous=_previous(members) if terms.previous else {},
     )
 
 
@@ -106,13 +108,16 @@ def _steps_left(member: Member, throughput: Mapping[str, float], done: float) ->
 def _entities(snapshot: Snapshot, members: Iterable[Member], terms: Terms) -> tuple[Entity, ...]:
     """The accounts of these jobs, each with what its users are due by Slurm's tree of associations; with
     equal weights where there is no tree."""
-    users = {member_of(member.job) for member in members}
-    due = fractions(snapshot.shares, users)
     parts: dict[str, list[float]] = {}
-    for user in users:
-        parts.setdefault(user.account, []).append(due[user])
+    if snapshot.shares:
+        users = {member_of(member.job) for member in members}
+        due = fractions(snapshot.shares, users)
+        for user in users:
+            parts.setdefault(user.account, []).append(due[user])
+    else:
+        parts = {member.job.account: [1.0] for member in members}
     return tuple(
-        Entity(name, math.fsum(part) if snapshot.shares else 1.0, terms.inside_of.get(name, terms.inside))
+        Entity(name, math.fsum(part), terms.inside_of.get(name, terms.inside))
         for name, part in sorted(parts.items())
     )
 

@@ -37,11 +37,31 @@ class RoundPlanner:
         self._pools, self._members, self._settings, self._pairs = pools, members, settings, pairs
         self.sharing = sharing
         """Who may share GPUs; anew in each plan."""
+        self._waiting: set[JobId] = set()
+        self._promised: set[JobId] = set()
+        """Those of them that may start on GPUs where a move has sent them."""
+        self._pending: set[JobId] = set()
+        """Jobs that this round gives a type, and that may have no GPUs yet."""
         self._listed: Iterable[Choice] | None = None
         """All jobs, where a round is about to begin."""
         self.unfinished = False
         """Choices had no place, and others were chosen. What was in their way may have been placed elsewhere
         since: `go_on` may find a place."""
+
+    def see(self, member: Member) -> None:
+        """A job is as it was observed."""
+        self.forget(member.id)
+        if member.standing is WAITING:
+            self._waiting.add(member.id)
+            if self._pools.held(member.job).allocation:
+                self._promised.add(member.id)
+        if member.assigned:
+            self._pending.add(member.id)
+
+    def forget(self, job_id: JobId) -> None:
+        """A job is gone."""
+        for kept in (self._waiting, self._promised, self._pending):
+            kept.discard(job_id)
 
     @property
     def listed(self) -> bool:
@@ -51,6 +71,7 @@ class RoundPlanner:
     def list_all(self, now: float) -> None:
         """A round is over. Put all jobs in order for the next one."""
         candidates: list[Member] = []
+        self._pending.clear()
         for member in self._members.values():
             member.settle(now)
             if member.standing in (RUNNING, WAITING):
@@ -90,10 +111,10 @@ class RoundPlanner:
         self.unfinished = False
         self._let_drain(draft)
         arrived = self._let_arrive(draft, now)
-        waiting = [m for m in self._members.values() if m.standing is WAITING and not draft.of(m.id).gpus]
         free = self._pools.free()
-        for member in self._members.values():
-            if not member.assigned or draft.of(member.id).allocation:
+        for member in [self._members[job_id] for job_id in sorted(self._pending)]:
+            if draft.of(member.id).allocation:
+                self._pending.discard(member.id)
                 continue
             partner = self._members.get(member.beside)
             there = partner is not None and bool(draft.of(partner.id).gpus)
@@ -108,7 +129,7 @@ class RoundPlanner:
         most = max(free.values())
         idle = [
             m
-            for m in waiting
+            for m in map(self._members.__getitem__, sorted(self._waiting))
             if m.job.gpus <= most
             and not m.assigned
             and not draft.of(m.id).gpus
@@ -149,6 +170,7 @@ class RoundPlanner:
             for job_id in choice.jobs:
                 member = self._members[job_id]
                 member.assign(choice.gpu_type, choice.partner(job_id), choice.extra, now)
+                self._pending.add(job_id)
         return chosen
 
     def _open_by_type(self, running: Iterable[Member]) -> dict[str, set[GpuId]]:
@@ -166,9 +188,9 @@ class RoundPlanner:
         """Jobs that a move has sent elsewhere start where their GPUs are promised to them. Returns those that
         had no type in this round."""
         arrived: set[JobId] = set()
-        for member in self._members.values():
+        for member in [self._members[job_id] for job_id in sorted(self._promised)]:
             had = draft.of(member.id)
-            if member.standing is not WAITING or had.gpus or not had.allocation:
+            if had.gpus or not had.allocation:
                 continue
             draft.put(member.id, Placement(had.allocation, had.allocation))
             if member.assigned != member.hosted:

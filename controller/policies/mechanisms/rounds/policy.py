@@ -137,6 +137,7 @@ class Rounds:
             self._notes[job_id] = None
         self._digested.pop(job_id, None)
         self._give_digest(job_id, 0)
+        self._planner.forget(job_id)
 
     def follow(self, rows: Sequence[Row]) -> None:
         for member in self._members.values() if self._pair_finder.on else ():
@@ -146,6 +147,7 @@ class Rounds:
         for row in rows:
             member = self._members[row.id]
             self._eligibility.see(member)
+            self._planner.see(member)
             self.changed.add(row.id)
             self._give_digest(row.id, self._digest_of(member))
 
