@@ -102,8 +102,8 @@ def _line(values: list[str]) -> str:
     Gandiva's jobs are given shards, and floating ones shards of all GPUs of a node: what they run on is the
     number of GPUs in their request. The type that an ordinary job asked for is in its constraint.
     """
-    from controller.observe.requests import InvalidRequest, parse_request
     from controller.slurm.raw import PREFIX
+    from controller.slurm.request import InvalidRequest, read_message
 
     *values, constraint, comment = values
     ours = comment.startswith(PREFIX)
@@ -111,13 +111,13 @@ def _line(values: list[str]) -> str:
         values[_ASKED] = _UNTYPED.sub(rf"\g<0>,gres/gpu:{model[1]}=\1", values[_ASKED])
     elif ours and values[_ALLOCATED]:
         try:
-            request = parse_request(comment)
+            request = read_message(comment)
         except InvalidRequest as error:
             text = f"gandiva: job {values[0]}: its request is invalid ({error}); left as it is"
             print(text, file=sys.stderr)
         else:
-            asked = [f"gres/gpu={request.size.wanted}"]
-            asked += [f"gres/gpu:{kind}={request.size.wanted}" for kind in request.gpu_types]
+            asked = [f"gres/gpu={request.wanted_gpus}"]
+            asked += [f"gres/gpu:{kind}={request.wanted_gpus}" for kind in request.gpu_types]
             kept = [one for one in values[_ALLOCATED].split(",") if not one.startswith(("gres/", "node="))]
             kept += [f"node={request.nodes}"] if request.nodes else []
             values[_ALLOCATED], values[_ASKED] = ",".join([*kept, asked[0]]), ",".join(asked)

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reading a job's request from `admin_comment`, where the job_submit module put it.
-
-The format is in docs/interfaces.md, section 2. Only Slurm operators can write that field; it is checked all
-the same, because another tool might.
-"""
+"""Requests as they count: what users asked for, with the defaults and limits of the site."""
 
 from __future__ import annotations
 
@@ -11,89 +7,31 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
-
-from controller.errors import GandivaError
-from controller.model import GPU_MODEL, MAX_WEIGHT, JobId, Request, Search, Size, SuspendMethod
-from controller.settings.base import first_wrong
+from controller.model import JobId, Request, Search, Size, SuspendMethod
 from controller.settings.schema import RequestsSettings
 from controller.slurm.hostlist import expand
 from controller.slurm.port import SlurmJob
-from controller.slurm.raw import PREFIX, TRIAL_PREFIX
+from controller.slurm.raw import TRIAL_PREFIX
+from controller.slurm.request import InvalidRequest, read_message
 
 log = logging.getLogger(__name__)
 
-_MAX_BYTES = 1024
 MIN_PRIORITY, MAX_PRIORITY = 0.01, 100.0
 _PRIORITY = re.compile(r"[0-9]{1,3}(\.[0-9]{1,4})?", re.ASCII)
 
-Count = Annotated[int, Field(ge=1, le=65536)]
 
-
-class InvalidRequest(GandivaError):
-    """The request of a job makes no sense; the job stays held."""
-
-
-class _Message(BaseModel):
-    """The JSON behind the prefix."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
-
-    v: Literal[1]
-    gpus: Count | None = None
-    gpus_per_node: Count | None = None
-    nodes: Annotated[int, Field(ge=1, le=4096)] | None = None
-    weight: Annotated[float, Field(ge=0.1, le=MAX_WEIGHT)] = 1.0
-    min_gpus: Count | None = None
-    max_gpus: Count | None = None
-    pack: bool | None = None
-    migrate: bool | None = None
-    suspend: Annotated[SuspendMethod, Field(strict=False)] | None = None
-    gpu_types: list[Annotated[str, StringConstraints(pattern=rf"^{GPU_MODEL}$")]] = Field(
-        default_factory=list, max_length=32
-    )
-    model: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+-]{1,64}$")] | None = None
-    search: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+-]{1,64}$")] | None = None
-    nodelist: Annotated[str, StringConstraints(max_length=256)] | None = None
-    site: dict[str, Any] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _whole(self) -> _Message:
-        if self.gpus_per_node is not None and self.nodes is None:
-            raise ValueError("gpus_per_node needs nodes")
-        if self.gpus_per_node is None and self.gpus is None:
-            raise ValueError("neither gpus nor gpus_per_node is given")
-        return self
-
-
-@lru_cache(maxsize=1024)
 def parse_request(
     admin_comment: str, weight: float = 1.0, *, pack: bool = False, migrate: bool = True
 ) -> Request:
     """The request in an `admin_comment`. `weight`, `pack`, `migrate`: the site's defaults. Raises
     InvalidRequest naming the field and what is wrong with it."""
-    if not admin_comment.startswith(PREFIX):
-        raise InvalidRequest(f"admin_comment does not begin with {PREFIX!r}")
-    text = admin_comment[len(PREFIX) :]
-    raw = text.encode("utf-8", "surrogatepass")
-    if len(raw) > _MAX_BYTES:
-        raise InvalidRequest(f"request of {len(raw)} bytes, at most {_MAX_BYTES} are allowed")
-    try:
-        message = _Message.model_validate_json(raw)
-    except ValidationError as error:
-        raise InvalidRequest(first_wrong(error, "request")) from None
-    nodes = message.nodes
-    if message.gpus_per_node is not None and nodes is not None:
-        gpus = message.gpus_per_node * nodes
-    else:
-        assert message.gpus is not None
-        gpus = message.gpus
+    message = read_message(admin_comment)
+    gpus = message.wanted_gpus
     return Request(
         size=Size(message.min_gpus or gpus, gpus, message.max_gpus or gpus),
-        nodes=nodes,
+        nodes=message.nodes,
         weight=message.weight if "weight" in message.model_fields_set else weight,
         may_pack=pack if message.pack is None else message.pack,
         may_migrate=migrate if message.migrate is None else message.migrate,
@@ -101,7 +39,7 @@ def parse_request(
         gpu_types=tuple(message.gpu_types),
         model=message.model,
         search=Search(message.search) if message.search else None,
-        nodelist=_nodes(message.nodelist),
+        nodelist=expand(message.nodelist) if message.nodelist else (),
     )
 
 
@@ -122,13 +60,6 @@ def parse_trial(word: str, search: str) -> Search:
     if not MIN_PRIORITY <= found.get("priority", 1.0) <= MAX_PRIORITY:
         raise InvalidRequest(f"{word}: a priority is from {MIN_PRIORITY:g} to {MAX_PRIORITY:g}")
     return Search(search, **found)
-
-
-def _nodes(nodelist: str | None) -> tuple[str, ...]:
-    try:
-        return tuple(expand(nodelist)) if nodelist else ()
-    except ValueError as error:
-        raise InvalidRequest(f"nodelist: {error}") from None
 
 
 _Asked = tuple[str, str, str, str]

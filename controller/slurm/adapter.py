@@ -29,11 +29,11 @@ from controller.slurm.raw import JobRecord
 from controller.slurm.records import (
     array_rooms,
     array_tasks,
-    original_request,
     shares_record,
     slurm_job,
     slurm_node,
 )
+from controller.slurm.request import InvalidRequest, read_message
 from controller.slurm.reserved import Reserved
 from controller.slurm.states import REHELD_WITHIN_SECONDS, REQUEUED_HELD, job_state
 
@@ -191,11 +191,13 @@ class SlurmCluster:
     @_within_deadline("unbinding job {}")
     async def unbind(self, job_id: JobId) -> None:
         record = await self._settled(job_id)
-        original = original_request(record.request)
-        if original is None or (original.gpus_per_node is None and original.gpus is None):
-            raise ClusterRefused(f"job {job_id}: its admin_comment does not say what its user asked for")
+        try:
+            asked = read_message(record.request)
+        except InvalidRequest:
+            message = f"job {job_id}: its admin_comment does not say what its user asked for"
+            raise ClusterRefused(message) from None
         released = 0.0 < record.begin_time - time.time() <= REHELD_WITHIN_SECONDS
-        await self._transport.unbind(job_id, original, begin_now=released)
+        await self._transport.unbind(job_id, asked, begin_now=released)
 
     @_within_deadline("releasing job {}")
     async def release(self, job_id: JobId) -> None:

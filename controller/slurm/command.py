@@ -18,7 +18,8 @@ from controller.slurm import replies, reserving
 from controller.slurm.commands import run
 from controller.slurm.partitions import SCONTROL, Partition, parse_partitions
 from controller.slurm.raw import JobRecord, NodeRecord
-from controller.slurm.records import Original, array_tasks, shares_record
+from controller.slurm.records import array_tasks, shares_record
+from controller.slurm.request import Message
 from controller.slurm.reserving import Reservation
 from controller.slurm.shares import SSHARE, parse_shares
 
@@ -102,15 +103,15 @@ class CommandTransport:
             fields += [f"NumNodes={len(nodes)}", "TresPerJob="]
         await self._update(job_id, f"binding job {job_id}", fields)
 
-    async def unbind(self, job_id: JobId, original: Original, *, begin_now: bool) -> None:
+    async def unbind(self, job_id: JobId, asked: Message, *, begin_now: bool) -> None:
         """Make a pending job ask for what its user asked for. `begin_now`: nobody wishes its begin time."""
-        fields = [f"ReqNodeList={original.nodelist or ''}", *(["StartTime=now"] if begin_now else [])]
-        if original.gpus_per_node is None:
-            fields += ["TresPerNode=", f"TresPerJob=gres/gpu:{original.gpus}"]
+        fields = [f"ReqNodeList={asked.nodelist or ''}", *(["StartTime=now"] if begin_now else [])]
+        if asked.gpus_per_node is None:
+            fields += ["TresPerNode=", f"TresPerJob=gres/gpu:{asked.gpus}"]
         else:
-            fields.append(f"Gres=gpu:{original.gpus_per_node}")
-        if original.nodes is not None:
-            fields.append(f"NumNodes={original.nodes}")
+            fields.append(f"Gres=gpu:{asked.gpus_per_node}")
+        if asked.nodes is not None:
+            fields.append(f"NumNodes={asked.nodes}")
         await self._update(job_id, f"unbinding job {job_id}", fields)
 
     async def release(self, job_id: JobId) -> None:

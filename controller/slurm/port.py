@@ -124,7 +124,6 @@ class SlurmJob:
     memory_per_node_bytes: int
     restart_count: int
     excluded_nodes: frozenset[str]
-    required_nodes: frozenset[str]
     exit_code: int = 0
     deadline_at: float | None = None
     """It is to have ended then, as its user said (`--deadline`)."""

@@ -130,7 +130,6 @@ def _job(job: Any) -> JobRecord:
         request=_text(job, "admin_comment"),
         gres=_gres(job, "gres_per_node"),
         nodes=job.allocated_nodes or "",
-        required_nodes=job.required_nodes or "",
         excluded_nodes=job.excluded_nodes or "",
         min_nodes=min_nodes,
         max_nodes=_number(job.max_nodes),

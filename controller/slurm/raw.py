@@ -46,7 +46,6 @@ class JobRecord(NamedTuple):
     """GRES asked for per node (`tres_per_node`)."""
     nodes: str
     """Allocated nodes, a host list."""
-    required_nodes: str
     excluded_nodes: str
     min_nodes: int
     max_nodes: int

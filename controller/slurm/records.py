@@ -10,13 +10,11 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from controller.model import GpuId, GpuSet, JobId, Reason, Why
 from controller.slurm.gres import binding_of, index_ranges, indices_of, node_gpus, parse_gres
 from controller.slurm.hostlist import BETWEEN_NAMES, expand
 from controller.slurm.port import ALLOCATED, OVER, JobState, SlurmJob, SlurmNode
-from controller.slurm.raw import PREFIX, JobRecord, NodeRecord
+from controller.slurm.raw import JobRecord, NodeRecord
 from controller.slurm.states import (
     POWERED_OFF,
     begin_reached,
@@ -33,27 +31,6 @@ _MIB = 2**20
 _MOST_CHARS = 200
 _CUT_SHORT = "..."
 """Ends a list of array tasks of more than 64 bytes (SLURM_BITSTR_LEN); the number before it may be cut."""
-
-
-class Original(BaseModel):
-    """What the adapters need of the request that the job_submit module wrote into `admin_comment`:
-    what the user asked for, to restore it (docs/interfaces.md, section 2)."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
-
-    gpus_per_node: int | None = None
-    gpus: int | None = None
-    nodes: int | None = None
-    nodelist: str | None = None
-
-
-@functools.lru_cache(maxsize=20_000)
-def original_request(request: str) -> Original | None:
-    """What the user asked for; None when `admin_comment` is not what the module writes."""
-    try:
-        return Original.model_validate_json(request.removeprefix(PREFIX).encode("utf-8", "surrogatepass"))
-    except ValidationError:
-        return None
 
 
 @functools.lru_cache(maxsize=4_096)
@@ -83,7 +60,6 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
     may_be_held = held or (allocated and record.priority == 0)
     other_hold = held_by_other(record.state, record.reason, begin, waits=pending) if may_be_held else ""
     unmet = _unmet(record, begin, now, array_room) if pending else ""
-    original = original_request(record.request)
     return SlurmJob(
         id=JobId(record.id),
         user=record.user,
@@ -112,7 +88,6 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
         memory_per_node_bytes=record.memory_per_node_mib * _MIB,
         restart_count=record.restarts,
         excluded_nodes=frozenset(host_names(record.excluded_nodes)),
-        required_nodes=_required_nodes(record, original),
         deadline_at=float(record.deadline) if record.deadline else None,
         may_requeue=record.may_requeue,
         duration_seconds=(60.0 * record.time_limit_minutes or None) if record.deadline else None,
@@ -150,17 +125,6 @@ def _holds_whole_gpus(record: JobRecord) -> bool:
     except ValueError:
         return True
     return not record.gres or any(item.name == "gpu" and item.count > 0 for item in asked)
-
-
-def _required_nodes(record: JobRecord, original: Original | None) -> frozenset[str]:
-    """The nodes its user asked for. Once it is bound, Slurm's own list is the binding's."""
-    try:
-        bound = bool(indices_of("shard", record.gres))
-    except ValueError:
-        bound = False
-    if original is not None and (original.nodelist or bound):
-        return frozenset(host_names(original.nodelist or ""))
-    return frozenset(host_names(record.required_nodes))
 
 
 def array_tasks(record: JobRecord, limit: int | None = None) -> tuple[int, ...]:

@@ -72,7 +72,6 @@ class _Job(BaseModel):
     tres_req_str: str = ""
     tres_alloc_str: str = ""
     nodes: str = ""
-    required_nodes: str = ""
     excluded_nodes: str = ""
     min_nodes: _Int = Field(0, alias="node_count")
     max_nodes: _Int = 0

@@ -128,7 +128,6 @@ class SimulatedJob:
             memory_per_node_bytes=self.memory_per_node_bytes,
             restart_count=self.restart_count,
             excluded_nodes=frozenset(),
-            required_nodes=frozenset(),
             exit_code=self.exit_code if self.state is JobState.ENDED else 0,
             may_requeue=self.requeue,
             duration_seconds=self.work_seconds if tells_duration else None,

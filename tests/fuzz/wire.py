@@ -31,14 +31,15 @@ from controller.nodes.remote import RemoteNodes
 from controller.observe.identities import Identities
 from controller.observe.memory import JobMemories
 from controller.observe.observer import Observer
-from controller.observe.requests import InvalidRequest, RequestReader, parse_request
+from controller.observe.requests import RequestReader, parse_request
 from controller.policies.assemble import make_policy
 from controller.settings.loading import parse_settings
 from controller.settings.schema import RequestsSettings
 from controller.slurm.port import ClusterView
-from controller.slurm.records import original_request, slurm_job, slurm_node
+from controller.slurm.records import slurm_job, slurm_node
 from controller.slurm.replies import any_jobs, gandiva_jobs
 from controller.slurm.replies import nodes as node_records
+from controller.slurm.request import InvalidRequest
 from controller.slurm.simulated import make_nodes
 from tests.fuzz import mutations
 from tests.fuzz.target import Target
@@ -366,7 +367,6 @@ def _comment(dice: random.Random, _folder: Path) -> bool:
         text = "gandiva:" + mutations.dumped(dice, json.loads(COMMENT.removeprefix("gandiva:")))
     else:
         text = mutations.text(dice, COMMENT)
-    original_request(text)
     try:
         request = parse_request(text)
     except InvalidRequest as error:

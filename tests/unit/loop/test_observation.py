@@ -64,7 +64,6 @@ def a_job(**changes: Any) -> SlurmJob:
         memory_per_node_bytes=4,
         restart_count=5,
         excluded_nodes=frozenset({"n8"}),
-        required_nodes=frozenset({"n1"}),
         duration_seconds=6000.0,
     )
     return replace(job, **changes)
@@ -237,7 +236,6 @@ def test_fields_of_a_simulated_job_are_not_mistaken_either() -> None:
             "memory_per_node_bytes": 4,
             "restart_count": 5,
             "excluded_nodes": frozenset(),
-            "required_nodes": frozenset(),
             "exit_code": 3,
             "duration_seconds": 6000.0,
             "deadline_at": 900.0,

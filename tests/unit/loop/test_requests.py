@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.model import Request, Size, SuspendMethod
-from controller.observe.requests import InvalidRequest, parse_request
+from controller.observe.requests import parse_request
 from controller.settings.schema import RequestsSettings, Settings
+from controller.slurm.request import InvalidRequest
 from tests.unit.loop.world import World, run
 
 FULL = {

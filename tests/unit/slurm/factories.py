@@ -29,7 +29,6 @@ _JOB = JobRecord(
     request=REQUEST,
     gres="gres/gpu:2",
     nodes="",
-    required_nodes="",
     excluded_nodes="",
     min_nodes=1,
     max_nodes=1,

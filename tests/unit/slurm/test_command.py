@@ -17,7 +17,7 @@ from controller.model import JobId
 from controller.slurm.adapter import open_cluster
 from controller.slurm.command import CommandTransport
 from controller.slurm.commands import run
-from controller.slurm.records import Original
+from controller.slurm.request import Message
 from tests.unit.slurm import recordings
 from tests.unit.slurm.factories import job_record
 
@@ -112,8 +112,8 @@ async def test_binding_and_unbinding(fake: Fake) -> None:
     gres, nodes = ("shard:a100_2", "shard:a100_3"), ("n1", "n2")
     await transport.bind(JobId(7), gres, nodes, resize=False)
     await transport.bind(JobId(7), gres, nodes, resize=True)
-    await transport.unbind(JobId(7), Original(gpus_per_node=2, nodes=1), begin_now=False)
-    await transport.unbind(JobId(7), Original(gpus=4, nodelist="n[1-2]"), begin_now=True)
+    await transport.unbind(JobId(7), Message(v=1, gpus_per_node=2, nodes=1), begin_now=False)
+    await transport.unbind(JobId(7), Message(v=1, gpus=4, nodelist="n[1-2]"), begin_now=True)
     bound = "scontrol update JobId=7 Gres=shard:a100_2:1,shard:a100_3:1 ReqNodeList=n1,n2 StartTime=now"
     assert calls() == [
         bound,
@@ -168,5 +168,5 @@ async def test_an_unseen_job_is_looked_up_before_it_is_named(fake: Fake) -> None
 
 async def test_arguments_reach_the_command_as_they_are(fake: Fake) -> None:
     fake("scontrol", 'printf "%s\\n" "$@" > words')
-    await known(7).unbind(JobId(7), Original(gpus_per_node=1, nodelist="n1; rm -rf *"), begin_now=False)
+    await known(7).bind(JobId(7), ["shard:a100_0"], ["n1; rm -rf *"], resize=False)
     assert "ReqNodeList=n1; rm -rf *" in words()

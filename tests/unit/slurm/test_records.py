@@ -22,7 +22,7 @@ from controller.slurm.records import (
     slurm_node,
 )
 from controller.slurm.replies import any_jobs, gandiva_jobs, nodes
-from tests.unit.slurm.factories import REQUEST, job_record, node_record, running_record
+from tests.unit.slurm.factories import job_record, node_record, running_record
 
 NOW = 2000.0
 
@@ -54,15 +54,8 @@ def test_a_requeued_job_that_completes_still_holds_its_gpus() -> None:
 
 
 def test_a_bound_job_that_waits_holds_nothing() -> None:
-    job = slurm_job(job_record(gres="gres/shard:a100_1:1", required_nodes="n1"), now=NOW)
+    job = slurm_job(job_record(gres="gres/shard:a100_1:1"), now=NOW)
     assert job.binding == frozenset()
-    assert job.required_nodes == frozenset()
-
-
-def test_the_users_own_nodes_outlive_the_binding() -> None:
-    request = REQUEST.replace('"site"', '"nodelist":"n[2-3]","site"')
-    bound = job_record(gres="gres/shard:a100_1:1", required_nodes="n2", request=request)
-    assert slurm_job(bound, now=NOW).required_nodes == {"n2", "n3"}
 
 
 def test_an_unknown_state_counts_as_holding_its_gpus(caplog: pytest.LogCaptureFixture) -> None:

@@ -47,7 +47,6 @@ def test_a_gang_on_two_nodes(release: str) -> None:
     assert gang.memory_per_node_bytes == 50 * 2**20
     assert gang.start_time is not None and gang.start_time >= gang.submit_time
     assert gang.end_time is None, "the end its time limit would bring is no end"
-    assert gang.required_nodes == frozenset(), "these were the binding's"
 
 
 def test_a_suspended_floating_job(release: str) -> None:
@@ -79,7 +78,6 @@ def test_waiting_jobs(release: str) -> None:
     assert found["user-hold"].obstacle == found["later"].obstacle != ""
     assert found["requeued"].restart_count == 1
     assert found["waiting"].binding == frozenset()
-    assert found["picky"].required_nodes == {"n2"}
     assert found["picky"].excluded_nodes == {"n1"}
 
 

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a job's user asked for, as the job_submit module wrote it into `admin_comment`.
+
+The format is in docs/interfaces.md, section 2. Only Slurm operators can write that field; it is checked all
+the same, because another tool might.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from controller.errors import GandivaError
+from controller.model import GPU_MODEL, MAX_WEIGHT, SuspendMethod
+from controller.settings.base import first_wrong
+from controller.slurm.hostlist import expand
+from controller.slurm.raw import PREFIX
+
+_MAX_BYTES = 1024
+
+Count = Annotated[int, Field(ge=1, le=65536)]
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+-]{1,64}$")]
+
+
+class InvalidRequest(GandivaError):
+    """The request of a job makes no sense; the job stays held."""
+
+
+def _host_list(text: str) -> str:
+    if text:
+        expand(text)
+    return text
+
+
+class Message(BaseModel):
+    """The JSON behind the prefix."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
+
+    v: Literal[1]
+    gpus: Count | None = None
+    gpus_per_node: Count | None = None
+    nodes: Annotated[int, Field(ge=1, le=4096)] | None = None
+    weight: Annotated[float, Field(ge=0.1, le=MAX_WEIGHT)] = 1.0
+    min_gpus: Count | None = None
+    max_gpus: Count | None = None
+    pack: bool | None = None
+    migrate: bool | None = None
+    suspend: Annotated[SuspendMethod, Field(strict=False)] | None = None
+    gpu_types: list[Annotated[str, StringConstraints(pattern=rf"^{GPU_MODEL}$")]] = Field(
+        default_factory=list, max_length=32
+    )
+    model: Name | None = None
+    search: Name | None = None
+    nodelist: Annotated[str, StringConstraints(max_length=256), AfterValidator(_host_list)] | None = None
+    site: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _whole(self) -> Message:
+        if self.gpus_per_node is not None and self.nodes is None:
+            raise ValueError("gpus_per_node needs nodes")
+        if self.gpus_per_node is None and self.gpus is None:
+            raise ValueError("neither gpus nor gpus_per_node is given")
+        return self
+
+    @property
+    def wanted_gpus(self) -> int:
+        """In all."""
+        return (self.gpus_per_node or 0) * (self.nodes or 0) or self.gpus or 0
+
+
+@lru_cache(maxsize=1024)
+def read_message(admin_comment: str) -> Message:
+    """The message in an `admin_comment`. Raises InvalidRequest naming the field and what is wrong with it."""
+    if not admin_comment.startswith(PREFIX):
+        raise InvalidRequest(f"admin_comment does not begin with {PREFIX!r}")
+    raw = admin_comment.removeprefix(PREFIX).encode("utf-8", "surrogatepass")
+    if len(raw) > _MAX_BYTES:
+        raise InvalidRequest(f"request of {len(raw)} bytes, at most {_MAX_BYTES} are allowed")
+    try:
+        return Message.model_validate_json(raw)
+    except ValidationError as error:
+        raise InvalidRequest(first_wrong(error, "request")) from None
