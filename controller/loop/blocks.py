@@ -12,6 +12,7 @@ from collections.abc import Container
 from controller.errors import GandivaError
 from controller.model import JobId
 from controller.nodes.port import NodePort, NodeSample
+from controller.nodes.protocol import NodeJob
 from controller.observe.observer import Observer
 from controller.slurm.port import JobState
 
@@ -58,7 +59,7 @@ class StaleBlocks:
 
 def _needless(node: str, job_id: JobId, observer: Observer) -> bool:
     """Whether there is a control block that no job needs, as far as Slurm knows."""
-    if observer.nodes.block(node, job_id) is None:
+    if not isinstance(observer.nodes.says(node, job_id), NodeJob):
         return False
     job = observer.slurm.jobs.get(job_id)
     return job is None or job.state is JobState.ENDED or (bool(job.nodes) and node not in job.nodes)

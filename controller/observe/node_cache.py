@@ -11,6 +11,8 @@ from controller.nodes.port import NodeSample
 from controller.nodes.protocol import NodeJob, NodePhase
 
 Sample: TypeAlias = NodeSample | NodeError
+OnNode: TypeAlias = NodeJob | NodeError | None
+"""What a node says of a job. None: it has no control block of it."""
 
 
 @value
@@ -47,10 +49,10 @@ class NodeCache:
         """Nodes that show a control block or memory of this job."""
         return self._shown.having(job_id)
 
-    def block(self, node: str, job_id: JobId) -> NodeJob | None:
-        """The control block of a job on a node."""
-        sample = self._samples.get(node)
-        return sample.jobs.get(job_id) if isinstance(sample, NodeSample) else None
+    def says(self, node: str, job_id: JobId) -> OnNode:
+        """What a node said last of a job."""
+        sample = self._samples.get(node) or NodeError(node, "unreachable", "not asked yet")
+        return sample.jobs.get(job_id) if isinstance(sample, NodeSample) else sample
 
     def take(self, samples: Mapping[str, Sample]) -> Differences:
         """Take over samples. What grows as jobs run (steps, utilisation) is no difference."""

@@ -25,8 +25,9 @@ from controller.model.index import Index
 from controller.model.timers import Timers
 from controller.model.value import empty
 from controller.nodes.port import NodeSample
+from controller.nodes.protocol import NodeJob
 from controller.observe.identities import Identities
-from controller.observe.jobs import InFlight, changes_at, make_job
+from controller.observe.jobs import InFlight, Seen, changes_at, make_job
 from controller.observe.measured import Measured, Observation
 from controller.observe.memory import JobMemories, group
 from controller.observe.node_cache import Differences, NodeCache, Sample
@@ -207,29 +208,26 @@ class Observer:
         if request is None:
             return None
         return make_job(
-            seen,
-            request,
-            self.nodes.samples,
-            self._prepared(job_id) if not seen.nodes else frozenset(),
-            self._memory.of(job_id),
-            self._flights.get(job_id),
-            self.priority_class(seen.qos),
-            self._now,
-            bad=frozenset[GpuId]().union(*(self.bad.get(name, ()) for name in seen.nodes)),
-            keeps_checkpoints=self._requests.keeps_checkpoints(request),
-            resizes_here=self._requests.resizes_here(request),
-            limit=self._memory.limits.get(group(seen)),
+            Seen(
+                job=seen,
+                request=request,
+                on_nodes={name: self.nodes.says(name, job_id) for name in seen.nodes},
+                prepared=self._prepared(job_id) if not seen.nodes else frozenset(),
+                bad=frozenset[GpuId]().union(*(self.bad.get(name, ()) for name in seen.nodes)),
+                memory=self._memory.of(job_id),
+                flight=self._flights.get(job_id),
+                limit=self._memory.limits.get(group(seen)),
+                method=self._requests.method(request),
+                priority_class=self.priority_class(seen.qos),
+                now=self._now,
+            )
         )
 
     def _prepared(self, job_id: JobId) -> GpuSet:
         """The GPUs that control blocks of a job name."""
-        blocks = {name: self.nodes.block(name, job_id) for name in self.nodes.showing(job_id)}
-        return frozenset(
-            GpuId(name, ordinal)
-            for name, block in blocks.items()
-            if block is not None
-            for ordinal in block.gpus
-        )
+        blocks = {name: self.nodes.says(name, job_id) for name in self.nodes.showing(job_id)}
+        own = ((name, block.gpus) for name, block in blocks.items() if isinstance(block, NodeJob))
+        return frozenset(GpuId(name, ordinal) for name, ordinals in own for ordinal in ordinals)
 
     # -- nodes ----------------------------------------------------------------------------------------
 

@@ -88,15 +88,8 @@ class RequestReader:
             known = self._read[job.id] = (key, self._parse(job))
         return known[1]
 
-    def keeps_checkpoints(self, request: Request) -> bool:
-        """Whether a job that is stopped starts again from its own checkpoint, wherever it is put."""
-        return self._method(request) is SuspendMethod.REQUEUE
-
-    def resizes_here(self, request: Request) -> bool:
-        """Whether a job of one node may change its size within its allocation, if its sessions can."""
-        return request.adaptive and self._method(request) is SuspendMethod.COOPERATIVE
-
-    def _method(self, request: Request) -> SuspendMethod:
+    def method(self, request: Request) -> SuspendMethod:
+        """How its job gets off its GPUs."""
         return request.suspend or self._settings.suspend
 
     def forget(self, job_id: JobId) -> None:

@@ -11,6 +11,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from controller.errors import NodeError
 from controller.model import (
     Configuration,
     FailedSuspends,
@@ -26,7 +27,7 @@ from controller.model import (
 )
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import GpuProcess, GpuSample, NodeJob, NodePhase
-from controller.observe.jobs import InFlight, changes_at, make_job
+from controller.observe.jobs import InFlight, Seen, changes_at, make_job
 from controller.observe.memory import JobMemory
 from controller.observe.nodes import make_node
 from controller.observe.rates import Rates
@@ -69,8 +70,12 @@ def a_job(**changes: Any) -> SlurmJob:
     return replace(job, **changes)
 
 
+def seen(**facts: Any) -> Seen:
+    request = Request(size=Size.exactly(2))
+    return replace(Seen(job=a_job(), request=request, on_nodes={}, memory=JobMemory(), now=300.0), **facts)
+
+
 def test_fields_of_a_job_are_not_mistaken_for_each_other() -> None:
-    slurm_job = a_job()
     request = Request(size=Size.exactly(1), nodelist=("n1", "n2"))
     failed = FailedSuspends(2, 240.0, "it hangs", Unsuspendable.KEEP)
     memory = JobMemory(
@@ -82,8 +87,8 @@ def test_fields_of_a_job_are_not_mistaken_for_each_other() -> None:
         promised=frozenset({GpuId("n9", 0)}),
     )
     block = NodeJob(JobId(7), NodePhase.RUNNING, (1,), movable=True)
-    samples = {"n1": NodeSample("n1", 300.0, (), {JobId(7): block})}
-    job = make_job(slurm_job, request, samples, frozenset(), memory, None, 2, 300.0)
+    facts = seen(request=request, on_nodes={"n1": block}, memory=memory, priority_class=2)
+    job = make_job(facts)
     assert job == Job(
         id=JobId(7),
         user="alice",
@@ -109,10 +114,10 @@ def test_fields_of_a_job_are_not_mistaken_for_each_other() -> None:
         failed_suspends=failed,
     )
     held = a_job(state=JobState.PENDING, held=True, eligible=False, obstacle="held", nodes=())
-    waiting = make_job(held, request, {}, frozenset(), JobMemory(), None, 2, 300.0)
+    waiting = make_job(seen(job=held))
     assert (waiting.phase, waiting.obstacle) == (Phase.INELIGIBLE, "held")
     assert changes_at(job, memory, 300.0) == 700.0
-    later = make_job(slurm_job, request, samples, frozenset(), memory, None, 2, 800.0)
+    later = make_job(replace(facts, now=800.0))
     assert later.may_stop and later.keeps_until is None
     assert changes_at(later, memory, 800.0) is None
 
@@ -124,34 +129,32 @@ def test_a_gang_that_is_back_on_one_of_its_nodes_holds_the_gpus_of_that_one() ->
     phases = {"n1": NodePhase.RUNNING, "n2": NodePhase.YIELDED}
     blocks = {name: NodeJob(JobId(7), phase, (0,)) for name, phase in phases.items()}
 
-    def seen(**changed: NodeJob) -> Job:
-        samples = {
-            name: NodeSample(name, 300.0, (), {JobId(7): block})
-            for name, block in {**blocks, **changed}.items()
-        }
-        request = Request(size=Size.exactly(2))
-        return make_job(slurm_job, request, samples, frozenset(), JobMemory(), None, 0, 300.0)
-
-    job = seen()
+    job = make_job(seen(job=slurm_job, on_nodes=blocks))
     assert job.phase is Phase.STUCK
     assert (job.placement.gpus, job.last) == (frozenset({GpuId("n1", 0)}), gang)
     with_memory = replace(blocks["n2"], trespasses=(0,))
-    assert seen(n2=with_memory).placement.gpus == gang, "its memory is not off them"
+    job = make_job(seen(job=slurm_job, on_nodes={**blocks, "n2": with_memory}))
+    assert job.placement.gpus == gang, "its memory is not off them"
+
+
+@pytest.mark.parametrize("silent", ["n1", "n2"])
+def test_where_one_node_does_not_answer_it_does_not_matter_what_the_other_says(silent: str) -> None:
+    block = NodeJob(JobId(7), NodePhase.YIELDED, (0,), trespasses=(0,))
+    on_nodes = {"n1": block, "n2": block, silent: NodeError(silent, "timeout", "no answer")}
+    assert make_job(seen(on_nodes=on_nodes)).phase is Phase.UNKNOWN
 
 
 @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.SUSPENDED])
 def test_a_job_that_is_being_switched_is_stuck_only_without_its_operation(state: JobState) -> None:
     """The state that a policy must never take for free GPUs; only its name says whether somebody is at it."""
     block = NodeJob(JobId(7), NodePhase.PAUSING, (0, 1))
-    samples = {"n1": NodeSample("n1", 300.0, (), {JobId(7): block})}
 
-    def seen(flight: InFlight | None) -> Job:
-        request = Request(size=Size.exactly(2))
-        return make_job(a_job(state=state), request, samples, frozenset(), JobMemory(), flight, 0, 300.0)
+    def job(flight: InFlight | None) -> Job:
+        return make_job(seen(job=a_job(state=state), on_nodes={"n1": block}, flight=flight))
 
-    alone, leaves, resumes = seen(None), seen(InFlight(leaves=True)), seen(InFlight(GPUS, GPUS, resumes=True))
+    alone, leaves, resumes = job(None), job(InFlight(leaves=True)), job(InFlight(GPUS, GPUS, resumes=True))
     assert (alone.phase, leaves.phase, resumes.phase) == (Phase.STUCK, Phase.SUSPENDING, Phase.RESUMING)
-    assert seen(InFlight(GPUS, GPUS)).phase is Phase.STARTING
+    assert job(InFlight(GPUS, GPUS)).phase is Phase.STARTING
     assert alone.placement.gpus == leaves.placement.gpus == resumes.placement.gpus == GPUS
     assert replace(leaves, phase=Phase.STUCK, switching=False, leaving=False) == alone
     assert replace(resumes, phase=Phase.STUCK, switching=False) == alone
@@ -260,9 +263,8 @@ def test_a_job_on_a_bad_gpu_stays_unless_it_trespasses_itself() -> None:
 
     def may_stop(bad: frozenset[GpuId], *trespasses: int) -> bool:
         block = NodeJob(JobId(7), NodePhase.RUNNING, (1,), trespasses=trespasses)
-        samples = {"n1": NodeSample("n1", 300.0, (), {JobId(7): block})}
         request = Request(size=Size.exactly(1))
-        return make_job(a_job(), request, samples, frozenset(), JobMemory(), None, 0, 300.0, bad=bad).may_stop
+        return make_job(seen(request=request, on_nodes={"n1": block}, bad=bad)).may_stop
 
     own, other = GpuId("n1", 1), GpuId("n1", 0)
     assert may_stop(frozenset()) and may_stop(frozenset({other}))

@@ -20,7 +20,7 @@ from controller.loop.clock import SystemClock
 from controller.model import GpuId, Job, JobId, Node, Phase, Placement, Request, Size, Snapshot
 from controller.nodes.protocol import NodePhase
 from controller.nodes.remote import RemoteNodes
-from controller.observe.jobs import make_job
+from controller.observe.jobs import Seen, make_job
 from controller.observe.memory import JobMemories, JobMemory
 from controller.observe.nodes import make_node
 from controller.settings.schema import Settings, SuspendSettings
@@ -171,7 +171,8 @@ def test_memory_that_comes_back_later_holds_the_gpu_and_names_the_job(rig: Rig, 
             )
             for number in (2, 3)
         }
-        job = make_job(jobs[2], REQUEST, {NODE: seen}, GPU_0, JobMemory(), None, 0, 0.0)
+        on_nodes = {NODE: seen.jobs[JobId(2)]}
+        job = make_job(Seen(job=jobs[2], request=REQUEST, on_nodes=on_nodes, memory=JobMemory(), now=0.0))
         assert job.phase is Phase.STUCK, "the job counts as off its GPU"
         node = make_node(SLURM_NODE, seen, jobs)
         assert not node.gpus[0].healthy, "the GPU would be given to others"
