@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 from controller.model import (
     UNPROFILED,
     Configuration,
+    GpuId,
     Job,
     JobId,
     Node,
@@ -21,10 +23,9 @@ from controller.model import (
     value,
 )
 from controller.nodes.port import NodeSample
-from controller.nodes.protocol import RankSample
 from controller.observe.costs import MeasuredCosts
 from controller.observe.node_cache import Sample
-from controller.observe.paces import STEP_FRACTION, Paces
+from controller.observe.paces import Paces
 from controller.observe.rates import MAX_MODELS, Rates
 from controller.observe.utilization import Utilization
 
@@ -44,20 +45,6 @@ class Observation:
     now: float
 
 
-@value
-class _Pace:
-    """A job's step time, in the slice that began then, beside these jobs."""
-
-    step_seconds: float
-    since: float
-    beside: frozenset[JobId]
-
-    def goes_on_as(self, later: _Pace) -> bool:
-        """Whether that is nothing new."""
-        same = self.since == later.since and self.beside == later.beside
-        return same and abs(later.step_seconds / self.step_seconds - 1) < STEP_FRACTION
-
-
 class Measured:
     """Profiles by job and by model, rates by job and by model."""
 
@@ -69,26 +56,17 @@ class Measured:
         """What was measured of the jobs of each model; that which changed longest ago first."""
         self.version = 0
         """Grows when something changes that is known of models."""
-        self._paces: dict[JobId, _Pace] = {}
-        self._watched_at: dict[JobId, float] = {}
         self._started_again: set[JobId] = set()
         """Jobs that ran before, started anew, and have not shown their rate since."""
         self._swept_at: dict[str, float] = {}
         """When all jobs of a node were looked at, the longest ago first."""
 
-    def step_seconds(self, job_id: JobId) -> float | None:
-        """Median time of a mini-batch on the slowest rank, when that was seen last."""
-        known = self._paces.get(job_id)
-        return None if known is None else known.step_seconds
-
     def forget(self, job_id: JobId) -> None:
         """The job is over."""
         self.profiles.pop(job_id, None)
-        self._paces.pop(job_id, None)
-        self._watched_at.pop(job_id, None)
         self._started_again.discard(job_id)
         self.utilization.forget(job_id)
-        self.paces.leave(job_id)
+        self.paces.forget(job_id)
 
     def follow(
         self, changed: Set[JobId], nodes: Set[str], answered: Set[str], observation: Observation
@@ -103,37 +81,55 @@ class Measured:
         Returns:
             Jobs whose profile is another one, and those whose step time is.
         """
-        due = self._due(answered, observation.now)
+        due, samples = self._due(answered, observation.now), observation.samples
         jobs, profiles, steps = set(changed), set[JobId](), set[JobId]()
         jobs.update(self.paces.due(answered, observation.now))
-        for name in nodes:
-            if isinstance(sample := observation.samples.get(name), NodeSample):
-                peaks = sample.held_bytes().items()
-                profiles |= {i for i, peak in peaks if i in observation.jobs and self._peak(i, peak)}
-        for name in due:
-            if isinstance(sample := observation.samples.get(name), NodeSample):
-                jobs.update(sample.jobs)
+        for sample in (samples.get(name) for name in nodes):
+            peaks = sample.held_bytes().items() if isinstance(sample, NodeSample) else ()
+            for job_id, peak in peaks:
+                most = max(peak, self.profiles.get(job_id, UNPROFILED).peak_memory_bytes)
+                if job_id in observation.jobs and self._note(job_id, peak_memory_bytes=most):
+                    profiles.add(job_id)
+        for sample in (samples.get(name) for name in due):
+            jobs.update(sample.jobs if isinstance(sample, NodeSample) else ())
         for job_id in jobs:
             job, usage = observation.jobs.get(job_id), observation.usage.get(job_id)
             self._watch_starts(job_id, job, usage)
+            if job is None:
+                self.rates.drop(key_of_job(job_id))
             if job is None or usage is None or not job.placement.allocation:
                 self.paces.leave(job_id)
-                if job is None:
-                    self.rates.drop(key_of_job(job_id))
                 continue
-            ranks = _ranks(job, observation)
-            if self._profile(job_id, ranks, self._watch(job, usage, observation)):
+            profile, step = self._look(job, usage, observation)
+            if profile:
                 profiles.add(job_id)
-            if self._pace(job, usage, ranks, observation):
+            if step:
                 steps.add(job_id)
-            if _runs(job, usage):
-                self.paces.see(job, usage, ranks, _sampled_at(job, observation))
-            else:
-                self.paces.leave(job_id)
         self._take_rates(observation)
         for job_id in profiles:
             self._learn(observation.jobs[job_id].request.model, self.profiles[job_id])
         return profiles, steps
+
+    def _look(self, job: Job, usage: Usage, observation: Observation) -> tuple[bool, bool]:
+        """Whether its profile is another one, and its step time."""
+        names, now = {gpu.node for gpu in job.placement.allocation}, observation.now
+        samples = [s for name in names if isinstance(s := observation.samples.get(name), NodeSample)]
+        ranks = [rank for sample in samples if job.id in sample.jobs for rank in sample.jobs[job.id].ranks]
+        figures: dict[str, float] = {}
+        if ranks:
+            figures["state_bytes"] = max(rank.state_bytes for rank in ranks)
+            figures["largest_tensor_bytes"] = max(rank.largest_tensor_bytes for rank in ranks)
+        runs = job.phase is Phase.RUNNING and not job.switching and usage.since is not None
+        alone_since = usage.since if runs and not job.placement.shares_with else None
+        fractions = _fractions(job, samples) if alone_since is not None else []
+        fraction = self.utilization.see(job.id, fractions, alone_since, now)
+        if fraction is not None:
+            figures["utilization_fraction"] = fraction
+        profile = self._note(job.id, **figures)
+        if not runs:
+            self.paces.leave(job.id)
+            return profile, False
+        return profile, self.paces.see(job, usage, ranks, min((s.time for s in samples), default=now))
 
     def _due(self, answered: Set[str], now: float) -> list[str]:
         """Nodes all of whose jobs are looked at: in each turn a part, those first of which that is longest
@@ -147,53 +143,13 @@ class Measured:
             self._swept_at[name] = now
         return due
 
-    def _peak(self, job_id: JobId, peak_bytes: int) -> bool:
+    def _note(self, job_id: JobId, **figures: Any) -> bool:
+        """Whether its profile becomes another one."""
         known = self.profiles.get(job_id, UNPROFILED)
-        if peak_bytes <= known.peak_memory_bytes:
-            return False
-        self.profiles[job_id] = replace(known, peak_memory_bytes=peak_bytes)
-        return True
-
-    def _watch(self, job: Job, usage: Usage, observation: Observation) -> float | None:
-        """The utilisation to be stated."""
-        before = self._watched_at.get(job.id)
-        self._watched_at[job.id] = observation.now
-        alone = _runs(job, usage) and not job.placement.shares_with
-        if (
-            alone
-            and before is not None
-            and usage.since is not None
-            and usage.since <= before
-            and (fractions := _fractions(job, observation))
-        ):
-            return self.utilization.see(job.id, fractions, observation.now - before)
-        return self.profiles.get(job.id, UNPROFILED).utilization_fraction
-
-    def _profile(self, job_id: JobId, ranks: list[RankSample], utilization_fraction: float | None) -> bool:
-        known = self.profiles.get(job_id, UNPROFILED)
-        state_bytes = max((rank.state_bytes for rank in ranks), default=known.state_bytes)
-        largest_bytes = max((rank.largest_tensor_bytes for rank in ranks), default=known.largest_tensor_bytes)
-        figures = (state_bytes, largest_bytes, utilization_fraction)
-        if figures == (known.state_bytes, known.largest_tensor_bytes, known.utilization_fraction):
-            return False
-        self.profiles[job_id] = replace(
-            known,
-            state_bytes=state_bytes,
-            largest_tensor_bytes=largest_bytes,
-            utilization_fraction=utilization_fraction,
-        )
-        return True
-
-    def _pace(self, job: Job, usage: Usage, ranks: list[RankSample], observation: Observation) -> bool:
-        """Note the step time."""
-        step_seconds = max((rank.step_seconds for rank in ranks), default=0.0)
-        if not step_seconds or usage.since is None or not _runs(job, usage):
-            return False
-        known, pace = self._paces.get(job.id), _Pace(step_seconds, usage.since, job.placement.shares_with)
-        if known is not None and known.goes_on_as(pace):
-            return False
-        self._paces[job.id] = pace
-        return True
+        found = replace(known, **figures)
+        if found != known:
+            self.profiles[job_id] = found
+        return found != known
 
     def _watch_starts(self, job_id: JobId, job: Job | None, usage: Usage | None) -> None:
         """A job that ran before and is queued starts from its checkpoint; a suspended one has not to load."""
@@ -204,16 +160,14 @@ class Measured:
 
     def _take_rates(self, observation: Observation) -> None:
         """What jobs have just shown of the configurations that they run in."""
-        for job_id, rate in self.paces.news():
-            job = observation.jobs[job_id]
-            if job_id in self._started_again:
-                self._started_again.discard(job_id)
-                self.costs.see(job.request.model, "load", self.paces.idle_seconds(job_id))
-            since = observation.usage[job_id].since
-            stay = (job_id, observation.now if since is None else since)
+        for stay, rate in self.paces.news():
+            job = observation.jobs[stay.job_id]
+            if job.id in self._started_again:
+                self._started_again.discard(job.id)
+                self.costs.see(job.request.model, "load", stay.idle_seconds())
             beside = [observation.jobs[i] for i in job.placement.shares_with if i in observation.jobs]
             where = Configuration.of(job.placement.gpus, observation.nodes, beside)
-            new = self.rates.see(rate_key(job), where, rate, stay)
+            new = self.rates.see(rate_key(job), where, rate, (job.id, stay.since))
             self.version += bool(new and job.request.model)
         self.rates.estimate(observation.now)
 
@@ -233,32 +187,8 @@ class Measured:
             self.version += 1
 
 
-def _runs(job: Job, usage: Usage) -> bool:
-    return job.phase is Phase.RUNNING and not job.switching and usage.since is not None
-
-
-def _samples(job: Job, observation: Observation) -> list[NodeSample]:
-    """Of all nodes of the job that answer."""
-    samples = (observation.samples.get(name) for name in {gpu.node for gpu in job.placement.allocation})
-    return [sample for sample in samples if isinstance(sample, NodeSample)]
-
-
-def _ranks(job: Job, observation: Observation) -> list[RankSample]:
-    samples = _samples(job, observation)
-    return [rank for sample in samples if job.id in sample.jobs for rank in sample.jobs[job.id].ranks]
-
-
-def _sampled_at(job: Job, observation: Observation) -> float:
-    """When the oldest of the samples of the job's nodes was taken."""
-    return min((sample.time for sample in _samples(job, observation)), default=observation.now)
-
-
-def _fractions(job: Job, observation: Observation) -> list[float]:
+def _fractions(job: Job, answers: list[NodeSample]) -> list[float]:
     """Of all its GPUs; empty where one is not known."""
-    found: list[float] = []
-    for gpu_id in job.placement.gpus:
-        sample = observation.samples.get(gpu_id.node)
-        for gpu in sample.gpus if isinstance(sample, NodeSample) else ():
-            if gpu.index == gpu_id.ordinal:
-                found.append(gpu.utilization_fraction)
+    seen = {GpuId(sample.node, gpu.index): gpu for sample in answers for gpu in sample.gpus}
+    found = [seen[gpu_id].utilization_fraction for gpu_id in job.placement.gpus if gpu_id in seen]
     return found if len(found) == len(job.placement.gpus) else []

@@ -26,14 +26,19 @@ BLOCKS = 5
 """The rate is the median of so many of these at most, the last ones."""
 LATE_SECONDS = 1.0
 """A session tells its median so late at most; the number of mini-batches it tells at once."""
-STEP_FRACTION = 0.05
-"""A rate that differs by less from the one before is no news."""
+NEWS_FRACTION = 0.05
+
+
+def is_news(found: float, before: float | None) -> bool:
+    """Whether a rate, or the time of a mini-batch, differs enough from the one before."""
+    return before is None or abs(found / before - 1) >= NEWS_FRACTION
 
 
 @dataclass(slots=True)
-class _Stay:
+class Stay:
     """A job in one configuration."""
 
+    job_id: JobId
     since: float
     gpus: GpuSet
     beside: frozenset[JobId]
@@ -92,18 +97,25 @@ class _Stay:
         """Whether this is another rate than the one stated last, or the first of as many blocks as there may
         be."""
         known = self.stated
-        if known is None or abs(rate.samples_per_second / known.samples_per_second - 1) >= STEP_FRACTION:
+        if known is None or is_news(rate.samples_per_second, known.samples_per_second):
             return True
         return known.mini_batches < rate.mini_batches == BLOCKS * BLOCK
+
+    def idle_seconds(self) -> float:
+        """How long the job has been on its GPUs without doing mini-batches, as far as its sessions told: it
+        loads first."""
+        return max(0.0, self.looked_at - self.since - self.steps * self.step_seconds)
 
 
 class Paces:
     """By job. First `see` what has changed, then take the `news`."""
 
     def __init__(self) -> None:
-        self._stays: dict[JobId, _Stay] = {}
+        self._stays: dict[JobId, Stay] = {}
         self._rates: dict[JobId, Rate] = {}
         self._seen: set[JobId] = set()
+        self.step_seconds: dict[JobId, float] = {}
+        """Median time of a mini-batch on the slowest rank, when that was news last."""
         self._waiting = Index[JobId, str]()
         """Jobs without a rate, by a node where they are."""
         self.rates: Mapping[JobId, Rate] = MappingProxyType(self._rates)
@@ -123,38 +135,39 @@ class Paces:
             self._rates.pop(job_id, None)
             self._waiting.put(job_id)
 
-    def see(self, job: Job, usage: Usage, ranks: Sequence[RankSample], now: float) -> None:
-        """The job runs, and this is what its sessions tell."""
+    def forget(self, job_id: JobId) -> None:
+        """The job is over."""
+        self.leave(job_id)
+        self.step_seconds.pop(job_id, None)
+
+    def see(self, job: Job, usage: Usage, ranks: Sequence[RankSample], now: float) -> bool:
+        """The job runs, and this is what its sessions tell. Whether its mini-batches take another time."""
+        step_seconds = max((rank.step_seconds for rank in ranks), default=0.0)
+        news = step_seconds > 0 and is_news(step_seconds, self.step_seconds.get(job.id))
+        if news:
+            self.step_seconds[job.id] = step_seconds
         stay = self._stays.get(job.id)
         stays = stay is not None and stay.is_of(job, usage)
         if stay is not None and stays and now < stay.due:
-            return
+            return news
         if not ranks or usage.since is None or len(ranks) < max(rank.world_size for rank in ranks):
-            return
+            return news
         if stay is None or not stays or not stay.goes_on(ranks):
             self.leave(job.id)
             stay = self._begin(job, usage.since, ranks, now)
         stay.note(ranks, now)
         self._seen.add(job.id)
+        return news
 
-    def idle_seconds(self, job_id: JobId) -> float:
-        """How long the job has been on its GPUs without doing mini-batches, as far as its sessions told: it
-        loads first."""
-        stay = self._stays[job_id]
-        return max(0.0, stay.looked_at - stay.since - stay.steps * stay.step_seconds)
+    def news(self) -> list[tuple[Stay, Rate]]:
+        """Rates that say something new since this was asked last."""
+        seen, self._seen = self._seen, set()
+        stays = [stay for job_id in seen if (stay := self._stays.get(job_id)) is not None]
+        return [(stay, rate) for stay in stays if (rate := self._rate(stay)) is not None]
 
-    def news(self) -> list[tuple[JobId, Rate]]:
-        """Rates that say something new since this was asked last: others differ by less than 5 %."""
-        found: list[tuple[JobId, Rate]] = []
-        for job_id in self._seen:
-            stay = self._stays.get(job_id)
-            if stay is not None and (rate := self._rate(job_id, stay)) is not None:
-                found.append((job_id, rate))
-        self._seen = set()
-        return found
-
-    def _begin(self, job: Job, since: float, ranks: Sequence[RankSample], now: float) -> _Stay:
-        stay = _Stay(
+    def _begin(self, job: Job, since: float, ranks: Sequence[RankSample], now: float) -> Stay:
+        stay = Stay(
+            job_id=job.id,
             since=since,
             gpus=job.placement.gpus,
             beside=job.placement.shares_with,
@@ -166,14 +179,14 @@ class Paces:
         self._waiting.put(job.id, frozenset({gpu.node for gpu in sorted(job.placement.gpus)[:1]}))
         return stay
 
-    def _rate(self, job_id: JobId, stay: _Stay) -> Rate | None:
+    def _rate(self, stay: Stay) -> Rate | None:
         settled, wanted = stay.settled(), stay.wanted()
         if settled - stay.counted < wanted or not stay.step_seconds or not self._had_company(stay):
             left = wanted - (settled - stay.counted)
             stay.due = stay.looked_at + max(LATE_SECONDS, left * stay.step_seconds)
             return None
         if not stay.speeds:
-            self._waiting.put(job_id)
+            self._waiting.put(stay.job_id)
         stay.counted = settled
         stay.speeds = [*stay.speeds[1 - BLOCKS :], stay.samples_per_step / stay.step_seconds]
         stay.seconds = [*stay.seconds[1 - BLOCKS :], BLOCK * stay.step_seconds]
@@ -182,13 +195,13 @@ class Paces:
         rate = Rate(
             median(stay.speeds), sum(stay.seconds), stay.looked_at, mini_batches=BLOCK * len(stay.speeds)
         )
-        self._rates[job_id] = rate
+        self._rates[stay.job_id] = rate
         if not stay.differs(rate):
             return None
         stay.stated = rate
         return rate
 
-    def _had_company(self, stay: _Stay) -> bool:
+    def _had_company(self, stay: Stay) -> bool:
         """Whether all jobs beside it computed during its mini-batches: one that has just come may load its
         data first. Of one without sessions that cannot be seen."""
         seconds = stay.step_seconds * (BLOCK if stay.speeds else WARM_UP + BLOCK)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from controller.model import Configuration, JobId, Provenance, Rate, of_one_job
-from controller.observe.paces import STEP_FRACTION
+from controller.observe.paces import is_news
 
 Table = Mapping[str, Mapping[Configuration, Rate]]
 Stay = tuple[JobId, float]
@@ -52,10 +52,13 @@ class Rates:
         """A job of this model goes as fast as this. Whether the table says something else than before: the
         average over the stays of all such jobs, in which a later rate of one stay replaces an earlier one."""
         known = self._measured.get(model, {}).get(configuration)
-        if known is not None and known.mini_batches >= rate.mini_batches:
-            factor = rate.samples_per_second / known.samples_per_second
-            if abs(factor - 1) < STEP_FRACTION and rate.measured_at - known.measured_at < RENEW_SECONDS:
-                return False
+        if (
+            known is not None
+            and known.mini_batches >= rate.mini_batches
+            and rate.measured_at - known.measured_at < RENEW_SECONDS
+            and not is_news(rate.samples_per_second, known.samples_per_second)
+        ):
+            return False
         last, average = self._stays.get(model, {}).get(configuration, (None, None))
         if stay != last:
             average = None if known is None else known.samples_per_second

@@ -18,6 +18,7 @@ class _Watched:
     seconds: float = 0.0
     busy_seconds: float = 0.0
     stated: float | None = None
+    looked_at: float | None = None
 
 
 class Utilization:
@@ -39,10 +40,19 @@ class Utilization:
         known = self._jobs.get(job_id)
         return known.busy_seconds / known.seconds if known is not None and known.seconds else None
 
-    def see(self, job_id: JobId, fractions: Collection[float], seconds: float) -> float | None:
-        """All GPUs of a job were seen, so long after the look before. Returns the figure to be stated."""
+    def see(
+        self, job_id: JobId, fractions: Collection[float], since: float | None, now: float
+    ) -> float | None:
+        """All GPUs of a job were seen. `since`: when it came to have them alone, None: it does not.
+
+        Returns:
+            The figure to be stated. None: nothing is learned.
+        """
         watched = self._jobs.setdefault(job_id, _Watched())
-        seconds = min(seconds, LONGEST_LOOK_SECONDS)
+        before, watched.looked_at = watched.looked_at, now
+        if before is None or since is None or since > before or not fractions:
+            return None
+        seconds = min(now - before, LONGEST_LOOK_SECONDS)
         watched.seconds += seconds
         watched.busy_seconds += seconds * math.fsum(fractions) / len(fractions)
         if watched.seconds:

@@ -256,3 +256,16 @@ def test_warm_up_does_not_count() -> None:
     for steps in range(28):
         paces.see(running(1), usage, [rank(0, steps, 1.0)], float(steps))
         assert bool(paces.news()) == (steps == 26), steps
+
+
+def test_the_time_of_a_mini_batch_is_news_from_five_percent_on_and_outlives_the_stay() -> None:
+    paces, usage = Paces(), Usage(since=0.0)
+    seen = [
+        (paces.see(running(1), usage, [rank(0, 9, took)], now), paces.step_seconds.get(JobId(1)))
+        for now, took in enumerate((0.0, 1.0, 1.04, 1.06))
+    ]
+    assert seen == [(False, None), (True, 1.0), (False, 1.0), (True, 1.06)]
+    paces.leave(JobId(1))
+    assert paces.step_seconds[JobId(1)] == 1.06
+    paces.forget(JobId(1))
+    assert not paces.step_seconds

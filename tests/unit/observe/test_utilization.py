@@ -12,7 +12,8 @@ from controller.observe.utilization import Utilization
 
 def seen(fractions: Sequence[float]) -> float | None:
     utilization = Utilization()
-    utilization.see(JobId(1), fractions, 1.0)
+    for now in (0.0, 1.0):
+        utilization.see(JobId(1), fractions, 0.0, now)
     return utilization.of(JobId(1))
 
 
