@@ -16,6 +16,14 @@ from controller.model import JobId, value
 from controller.nodes.protocol import GpuSample, Living, NodeJob, Offload, Pause, Saved
 
 
+def held_on(gpu: GpuSample) -> dict[JobId | None, int]:
+    """Memory on a GPU by job, in bytes. None: of processes of no job."""
+    held: dict[JobId | None, int] = {}
+    for process in gpu.processes:
+        held[process.job_id] = held.get(process.job_id, 0) + process.memory_bytes
+    return held
+
+
 @value
 class NodeSample:
     """All that one agent saw at one instant."""
@@ -31,12 +39,9 @@ class NodeSample:
         """By job, the most memory that its processes hold on one GPU."""
         most: dict[JobId, int] = {}
         for gpu in self.gpus:
-            held: dict[JobId, int] = {}
-            for process in gpu.processes:
-                if process.job_id is not None:
-                    held[process.job_id] = held.get(process.job_id, 0) + process.memory_bytes
-            for job_id, held_bytes in held.items():
-                most[job_id] = max(most.get(job_id, 0), held_bytes)
+            for job_id, held_bytes in held_on(gpu).items():
+                if job_id is not None:
+                    most[job_id] = max(most.get(job_id, 0), held_bytes)
         return most
 
     def living(self, job_ids: Set[JobId]) -> set[JobId]:

@@ -2,12 +2,13 @@
 """The nodes as their agents saw them last, and which jobs and nodes differ from the answer before."""
 
 from collections.abc import Container, Mapping, Set
+from operator import attrgetter
 from typing import TypeAlias
 
 from controller.errors import NodeError
 from controller.model import JobId, value
 from controller.model.index import Index
-from controller.nodes.port import NodeSample
+from controller.nodes.port import NodeSample, held_on
 from controller.nodes.protocol import NodeJob, NodePhase
 
 Sample: TypeAlias = NodeSample | NodeError
@@ -105,16 +106,12 @@ def _used(sample: Sample) -> list[int]:
     return [gpu.memory_used_bytes for gpu in sample.gpus] if isinstance(sample, NodeSample) else []
 
 
+_STATE = attrgetter("phase", "gpus", "movable", "resizable", "has_store", "saves_yielded", "trespasses")
+
+
 def _same(a: NodeJob, b: NodeJob) -> bool:
     """Whether a job's phase, place and abilities are the same."""
-    return a is b or (
-        a.phase is b.phase
-        and a.gpus == b.gpus
-        and a.movable == b.movable
-        and a.has_store == b.has_store
-        and a.saves_yielded == b.saves_yielded
-        and a.trespasses == b.trespasses
-    )
+    return a is b or bool(_STATE(a) == _STATE(b))
 
 
 def _shown(sample: Sample) -> set[JobId]:
@@ -128,16 +125,11 @@ def gpu_facts(sample: Sample) -> tuple[object, ...]:
     """What the model's GPUs follow from: health, whose memory is on them, how much of it was left there."""
     if not isinstance(sample, NodeSample):
         return (str(sample),)
+    yielded = {job_id for job_id, job in sample.jobs.items() if job.phase is NodePhase.YIELDED}
     gpus: list[object] = []
     for gpu in sample.gpus:
-        processes: list[tuple[int, int]] = []
-        for process in gpu.processes:
-            if process.memory_bytes > 0:
-                block = None if process.job_id is None else sample.jobs.get(process.job_id)
-                left = block is not None and block.phase is NodePhase.YIELDED
-                owner = -1 if process.job_id is None else process.job_id
-                processes.append((owner, process.memory_bytes if left else 0))
-        processes.sort()
-        gpus.append((gpu.index, gpu.model, gpu.memory_bytes, gpu.healthy, gpu.reason, processes))
+        held = held_on(gpu).items()
+        owners = sorted((job_id or -1, memory * (job_id in yielded)) for job_id, memory in held if memory)
+        gpus.append((gpu.index, gpu.model, gpu.memory_bytes, gpu.healthy, gpu.reason, owners))
     trespasses = [(job.job_id, job.trespasses) for job in sample.jobs.values() if job.trespasses]
     return (gpus, sorted(trespasses))

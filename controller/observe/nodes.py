@@ -4,7 +4,7 @@
 from collections.abc import Container, Mapping
 
 from controller.model import Gpu, GpuId, JobId, Node
-from controller.nodes.port import NodeSample
+from controller.nodes.port import NodeSample, held_on
 from controller.nodes.protocol import GpuSample, NodePhase
 from controller.observe.node_cache import Sample
 from controller.slurm.port import SlurmJob, SlurmNode
@@ -67,20 +67,15 @@ def broken(gpu: GpuSample | None) -> str:
 
 def _foreign(gpu: GpuSample | None, jobs: Container[JobId]) -> bool:
     """Whether a process of no job that Slurm knows has memory on this GPU."""
-    for process in gpu.processes if gpu is not None else ():
-        if process.memory_bytes > 0 and (process.job_id is None or process.job_id not in jobs):
-            return True
-    return False
+    held = held_on(gpu) if gpu is not None else {}
+    return any(memory and (job_id is None or job_id not in jobs) for job_id, memory in held.items())
 
 
 def _left_by(gpu: GpuSample, sample: NodeSample) -> tuple[tuple[JobId, int], ...]:
     """What jobs that are off the GPUs of this node have left on one."""
-    left: dict[JobId, int] = {}
-    for process in gpu.processes:
-        job = None if process.job_id is None else sample.jobs.get(process.job_id)
-        if job is not None and job.phase is NodePhase.YIELDED and process.memory_bytes:
-            left[job.job_id] = left.get(job.job_id, 0) + process.memory_bytes
-    return tuple(sorted(left.items())) if left else ()
+    yielded = {job_id for job_id, job in sample.jobs.items() if job.phase is NodePhase.YIELDED}
+    held = held_on(gpu).items()
+    return tuple(sorted((job_id, memory) for job_id, memory in held if memory and job_id in yielded))
 
 
 def trespassers(sample: NodeSample, jobs: Mapping[JobId, SlurmJob]) -> dict[int, JobId]:
@@ -90,11 +85,9 @@ def trespassers(sample: NodeSample, jobs: Mapping[JobId, SlurmJob]) -> dict[int,
     ours = [job for job in sample.jobs.values() if job.job_id not in whole]
     found = {index: job.job_id for job in ours for index in job.trespasses}
     for gpu in sample.gpus:
-        for process in gpu.processes:
-            job = None if process.job_id is None else jobs.get(process.job_id)
-            if job is None or not job.binding or process.memory_bytes == 0:
-                continue
-            if (sample.node, gpu.index) not in job.binding:
+        for job_id, memory in held_on(gpu).items():
+            job = jobs.get(job_id) if job_id is not None and memory else None
+            if job is not None and job.binding and (sample.node, gpu.index) not in job.binding:
                 found[gpu.index] = job.id
     return found
 

@@ -15,10 +15,10 @@ from controller.slurm.hostlist import expand
 from controller.slurm.port import SlurmJob
 from controller.slurm.raw import TRIAL_PREFIX
 from controller.slurm.request import InvalidRequest, read_message
+from gandiva.trials import MAX_PRIORITY, MIN_PRIORITY
 
 log = logging.getLogger(__name__)
 
-MIN_PRIORITY, MAX_PRIORITY = 0.01, 100.0
 _PRIORITY = re.compile(r"[0-9]{1,3}(\.[0-9]{1,4})?", re.ASCII)
 
 

@@ -72,10 +72,6 @@ class JobRecord(NamedTuple):
     may_requeue: bool = True
     """Not `--no-requeue`; its owner may change that at any time."""
 
-    @property
-    def is_gandiva(self) -> bool:
-        return self.request.startswith(PREFIX)
-
 
 class NodeRecord(NamedTuple):
     """A node as Slurm says it, in plain types."""

@@ -29,6 +29,7 @@ from controller.nodes.port import NodeSample
 from controller.nodes.protocol import GpuProcess, GpuSample, NodeJob, NodePhase
 from controller.observe.jobs import InFlight, Seen, changes_at, make_job
 from controller.observe.memory import JobMemory
+from controller.observe.node_cache import NodeCache
 from controller.observe.nodes import make_node
 from controller.observe.rates import Rates
 from controller.slurm.port import JobState, SlurmGpu, SlurmJob, SlurmNode
@@ -270,3 +271,12 @@ def test_a_job_on_a_bad_gpu_stays_unless_it_trespasses_itself() -> None:
     assert may_stop(frozenset()) and may_stop(frozenset({other}))
     assert not may_stop(frozenset({own}))
     assert may_stop(frozenset({own}), 1)
+
+
+@pytest.mark.parametrize("ability", ["movable", "resizable", "has_store", "saves_yielded"])
+def test_a_job_that_gains_an_ability_on_a_node_differs(ability: str) -> None:
+    cache, block = NodeCache(), NodeJob(JobId(7), NodePhase.RUNNING, (0,))
+    changed: Any = {ability: True}
+    for now, shown in enumerate((block, replace(block, **changed))):
+        differences = cache.take({"n1": NodeSample("n1", now, (), {JobId(7): shown})})
+    assert differences.jobs == {7}
