@@ -8,7 +8,7 @@ from typing import TypeAlias
 from controller.errors import NodeError
 from controller.model import JobId, value
 from controller.model.index import Index
-from controller.nodes.port import NodeSample, held_on
+from controller.nodes.port import NodeSample
 from controller.nodes.protocol import NodeJob, NodePhase
 
 Sample: TypeAlias = NodeSample | NodeError
@@ -128,8 +128,8 @@ def gpu_facts(sample: Sample) -> tuple[object, ...]:
     yielded = {job_id for job_id, job in sample.jobs.items() if job.phase is NodePhase.YIELDED}
     gpus: list[object] = []
     for gpu in sample.gpus:
-        held = held_on(gpu).items()
-        owners = sorted((job_id or -1, memory * (job_id in yielded)) for job_id, memory in held if memory)
+        held = [p for p in gpu.processes if p.memory_bytes]
+        owners = sorted([(p.job_id or -1, p.memory_bytes * (p.job_id in yielded)) for p in held])
         gpus.append((gpu.index, gpu.model, gpu.memory_bytes, gpu.healthy, gpu.reason, owners))
     trespasses = [(job.job_id, job.trespasses) for job in sample.jobs.values() if job.trespasses]
     return (gpus, sorted(trespasses))
