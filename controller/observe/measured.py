@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -20,7 +20,6 @@ from controller.model import (
     Usage,
     key_of_job,
     rate_key,
-    value,
 )
 from controller.nodes.port import NodeSample
 from controller.observe.costs import MeasuredCosts
@@ -33,22 +32,18 @@ EVERY_SECONDS = 5
 """So often a node is looked at where only figures grow."""
 
 
-@value
-class Observation:
-    """What samples are read against."""
-
-    jobs: Mapping[JobId, Job]
-    usage: Mapping[JobId, Usage]
-    nodes: Mapping[str, Node]
-    samples: Mapping[str, Sample]
-    """The last of every node."""
-    now: float
-
-
 class Measured:
     """Profiles by job and by model, rates by job and by model."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        jobs: Mapping[JobId, Job],
+        usage: Mapping[JobId, Usage],
+        nodes: Mapping[str, Node],
+        samples: Mapping[str, Sample],
+    ) -> None:
+        """Of these, as they are at the time. `samples`: the last of every node."""
+        self._jobs, self._usage, self._nodes, self._samples = jobs, usage, nodes, samples
         self.utilization, self.rates, self.paces = Utilization(), Rates(), Paces()
         self.costs = MeasuredCosts()
         self.profiles: dict[JobId, Profile] = {}
@@ -69,7 +64,7 @@ class Measured:
         self.paces.forget(job_id)
 
     def follow(
-        self, changed: Set[JobId], nodes: Set[str], answered: Set[str], observation: Observation
+        self, changed: Set[JobId], nodes: Set[str], answered: Set[str], now: float
     ) -> tuple[set[JobId], set[JobId]]:
         """Take over what nodes have just shown.
 
@@ -81,39 +76,39 @@ class Measured:
         Returns:
             Jobs whose profile is another one, and those whose step time is.
         """
-        due, samples = self._due(answered, observation.now), observation.samples
+        due = self._due(answered, now)
         jobs, profiles, steps = set(changed), set[JobId](), set[JobId]()
-        jobs.update(self.paces.due(answered, observation.now))
-        for sample in (samples.get(name) for name in nodes):
-            peaks = sample.held_bytes().items() if isinstance(sample, NodeSample) else ()
-            for job_id, peak in peaks:
+        jobs.update(self.paces.due(answered, now), *(sample.jobs for sample in self._answers(due)))
+        for sample in self._answers(nodes):
+            for job_id, peak in sample.held_bytes().items():
                 most = max(peak, self.profiles.get(job_id, UNPROFILED).peak_memory_bytes)
-                if job_id in observation.jobs and self._note(job_id, peak_memory_bytes=most):
+                if job_id in self._jobs and self._note(job_id, peak_memory_bytes=most):
                     profiles.add(job_id)
-        for sample in (samples.get(name) for name in due):
-            jobs.update(sample.jobs if isinstance(sample, NodeSample) else ())
         for job_id in jobs:
-            job, usage = observation.jobs.get(job_id), observation.usage.get(job_id)
+            job, usage = self._jobs.get(job_id), self._usage.get(job_id)
             self._watch_starts(job_id, job, usage)
             if job is None:
                 self.rates.drop(key_of_job(job_id))
             if job is None or usage is None or not job.placement.allocation:
                 self.paces.leave(job_id)
                 continue
-            profile, step = self._look(job, usage, observation)
+            profile, step = self._look(job, usage, now)
             if profile:
                 profiles.add(job_id)
             if step:
                 steps.add(job_id)
-        self._take_rates(observation)
+        self._take_rates(now)
         for job_id in profiles:
-            self._learn(observation.jobs[job_id].request.model, self.profiles[job_id])
+            self._learn(self._jobs[job_id].request.model, self.profiles[job_id])
         return profiles, steps
 
-    def _look(self, job: Job, usage: Usage, observation: Observation) -> tuple[bool, bool]:
+    def _answers(self, names: Iterable[str]) -> list[NodeSample]:
+        """Of those that answer."""
+        return [each for name in names if isinstance(each := self._samples.get(name), NodeSample)]
+
+    def _look(self, job: Job, usage: Usage, now: float) -> tuple[bool, bool]:
         """Whether its profile is another one, and its step time."""
-        names, now = {gpu.node for gpu in job.placement.allocation}, observation.now
-        samples = [s for name in names if isinstance(s := observation.samples.get(name), NodeSample)]
+        samples = self._answers({gpu.node for gpu in job.placement.allocation})
         ranks = [rank for sample in samples if job.id in sample.jobs for rank in sample.jobs[job.id].ranks]
         figures: dict[str, float] = {}
         if ranks:
@@ -158,18 +153,18 @@ class Measured:
         elif job.phase is Phase.QUEUED and usage is not None and usage.seconds > 0:
             self._started_again.add(job_id)
 
-    def _take_rates(self, observation: Observation) -> None:
+    def _take_rates(self, now: float) -> None:
         """What jobs have just shown of the configurations that they run in."""
         for stay, rate in self.paces.news():
-            job = observation.jobs[stay.job_id]
+            job = self._jobs[stay.job_id]
             if job.id in self._started_again:
                 self._started_again.discard(job.id)
                 self.costs.see(job.request.model, "load", stay.idle_seconds())
-            beside = [observation.jobs[i] for i in job.placement.shares_with if i in observation.jobs]
-            where = Configuration.of(job.placement.gpus, observation.nodes, beside)
+            beside = [self._jobs[i] for i in job.placement.shares_with if i in self._jobs]
+            where = Configuration.of(job.placement.gpus, self._nodes, beside)
             new = self.rates.see(rate_key(job), where, rate, (job.id, stay.since))
             self.version += bool(new and job.request.model)
-        self.rates.estimate(observation.now)
+        self.rates.estimate(now)
 
     def _learn(self, model: str | None, profile: Profile) -> None:
         """What one job shows of all with its model: its sizes, and the most memory that any had."""

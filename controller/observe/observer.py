@@ -28,7 +28,7 @@ from controller.nodes.port import NodeSample
 from controller.nodes.protocol import NodeJob
 from controller.observe.identities import Identities
 from controller.observe.jobs import InFlight, Seen, changes_at, make_job
-from controller.observe.measured import Measured, Observation
+from controller.observe.measured import Measured
 from controller.observe.memory import JobMemories, group
 from controller.observe.node_cache import Differences, NodeCache, Sample
 from controller.observe.nodes import make_node, offer, trespassers
@@ -48,7 +48,7 @@ class Observer:
         priority_class: Callable[[str], int],
     ) -> None:
         """`priority_class`: that of a QOS."""
-        self.slurm, self.nodes, self.measured = SlurmCache(identities), NodeCache(), Measured()
+        self.slurm, self.nodes = SlurmCache(identities), NodeCache()
         self.priority_class = priority_class
         self.shares: Mapping[str, Share] = empty()
         self.looked_at: set[JobId] = set()
@@ -62,11 +62,12 @@ class Observer:
         self._solutions: dict[str, Solution] = {}
         self._shown_usage = MappingProxyType(self._usage)
         self._shown_solutions = MappingProxyType(self._solutions)
-        self._shown_profiles = MappingProxyType(self.measured.profiles)
         self.jobs: Mapping[JobId, Job] = MappingProxyType(self._jobs)
         """As they are now: between `take` and `snapshot` without whom they share GPUs with."""
         self.made_nodes: Mapping[str, Node] = MappingProxyType(self._made_nodes)
         """As they are now."""
+        self.measured = Measured(self._jobs, self._usage, self._made_nodes, self.nodes.samples)
+        self._shown_profiles = MappingProxyType(self.measured.profiles)
         self._gone: set[JobId] = set()
         self._flights: Mapping[JobId, InFlight] = {}
         self._timers = Timers()
@@ -143,10 +144,9 @@ class Observer:
         for job_id, others in self._sharing.follow(self._changed, self.jobs).items():
             self._jobs[job_id] = _sharing(self.jobs[job_id], others)
             self._changed.add(job_id)
-        observation = Observation(self.jobs, self._usage, self.made_nodes, self.nodes.samples, self._now)
         looked_at = self._changed | self._node_changes.jobs
         nodes = self._node_changes.gpus | self._node_changes.grown
-        profiles, steps = self.measured.follow(looked_at, nodes, self._answered, observation)
+        profiles, steps = self.measured.follow(looked_at, nodes, self._answered, self._now)
         self._changed |= profiles
         self.looked_at |= profiles | steps
         changes = Changes(frozenset(self._changed), frozenset(self._changed_nodes), frozenset(solved))

@@ -7,7 +7,7 @@ from controller.observe.rates import MAX_MODELS
 
 
 def test_of_many_models_those_learned_of_last_are_kept() -> None:
-    measured = Measured()
+    measured = Measured({}, {}, {}, {})
     for number in range(MAX_MODELS):
         measured._learn(f"m{number}", Profile(peak_memory_bytes=1))
     measured._learn("m0", Profile(peak_memory_bytes=2))
