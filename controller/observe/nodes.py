@@ -2,6 +2,7 @@
 """Nodes from what Slurm and their agents say of them. Pure."""
 
 from collections.abc import Container, Mapping
+from operator import attrgetter
 
 from controller.model import Gpu, GpuId, JobId, Node
 from controller.nodes.port import NodeSample, held_on
@@ -92,17 +93,12 @@ def trespassers(sample: NodeSample, jobs: Mapping[JobId, SlurmJob]) -> dict[int,
     return found
 
 
+_OFFERED = attrgetter("available", "cpus", "memory_bytes", "memory_free_bytes", "switch", "partitions")
+
+
 def offer(node: Node | None) -> tuple[object, ...] | None:
     """What placement depends on."""
     if node is None:
         return None
     gpus = tuple((gpu.id, gpu.model, gpu.shards, gpu.usable) for gpu in node.gpus)
-    return (
-        gpus,
-        node.available,
-        node.cpus,
-        node.memory_bytes,
-        node.memory_free_bytes,
-        node.switch,
-        node.partitions,
-    )
+    return gpus, _OFFERED(node)

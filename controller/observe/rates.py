@@ -16,6 +16,8 @@ from controller.observe.paces import is_news
 Table = Mapping[str, Mapping[Configuration, Rate]]
 Stay = tuple[JobId, float]
 """A job, and since when it is in its configuration."""
+_Measured = tuple[Rate, Stay | None, float | None]
+"""A rate, the stay that was seen last, and the average of the stays before it."""
 
 RENEW_SECONDS = 3600.0
 """A rate that is older is taken over all the same."""
@@ -35,10 +37,8 @@ class Rates:
     """The table. `Rate` and `Configuration` say what its parts are."""
 
     def __init__(self) -> None:
-        self._measured: dict[str, dict[Configuration, Rate]] = {}
+        self._measured: dict[str, dict[Configuration, _Measured]] = {}
         """The model measured longest ago first."""
-        self._stays: dict[str, dict[Configuration, tuple[Stay, float | None]]] = {}
-        """The stay that was seen last in each, and the average of those before it."""
         self._declared: Table = {}
         self._estimated: Table = {}
         self._estimate_at: float | None = None
@@ -51,7 +51,7 @@ class Rates:
     def see(self, model: str, configuration: Configuration, rate: Rate, stay: Stay) -> bool:
         """A job of this model goes as fast as this. Whether the table says something else than before: the
         average over the stays of all such jobs, in which a later rate of one stay replaces an earlier one."""
-        known = self._measured.get(model, {}).get(configuration)
+        known, last, average = self._measured.get(model, {}).get(configuration, (None, None, None))
         if (
             known is not None
             and known.mini_batches >= rate.mini_batches
@@ -59,14 +59,12 @@ class Rates:
             and not is_news(rate.samples_per_second, known.samples_per_second)
         ):
             return False
-        last, average = self._stays.get(model, {}).get(configuration, (None, None))
         if stay != last:
             average = None if known is None else known.samples_per_second
         if average is not None:
             speed = SMOOTHING * rate.samples_per_second + (1 - SMOOTHING) * average
             rate = replace(rate, samples_per_second=speed)
-        self._put(model, configuration, rate)
-        self._stays.setdefault(model, {})[configuration] = (stay, average)
+        self._put(model, configuration, (rate, stay, average))
         return True
 
     def declare(self, table: Table) -> None:
@@ -78,18 +76,15 @@ class Rates:
 
     def drop(self, model: str) -> None:
         """No job will have this key again."""
-        self._stays.pop(model, None)
         if self._measured.pop(model, None) is not None:
             self._show(model)
 
-    def _put(self, model: str, configuration: Configuration, rate: Rate) -> None:
+    def _put(self, model: str, configuration: Configuration, measured: _Measured) -> None:
         known = self._measured.pop(model, {})
         known.pop(configuration, None)
         if len(known) >= MAX_CONFIGURATIONS:
-            oldest_of_it = next(iter(known))
-            del known[oldest_of_it]
-            self._stays.get(model, {}).pop(oldest_of_it, None)
-        known[configuration] = rate
+            del known[next(iter(known))]
+        known[configuration] = measured
         if self._estimate_at is None:
             self._estimate_at = self._estimated_at + ESTIMATE_SECONDS
         is_new = model not in self._table
@@ -120,14 +115,17 @@ class Rates:
     def known(self) -> dict[str, dict[Configuration, Rate]]:
         """What was measured or declared of models; nothing of jobs without one."""
         return {
-            model: {**self._declared.get(model, {}), **self._measured.get(model, {})}
+            model: {**self._declared.get(model, {}), **self._rates(model)}
             for model in {*self._declared, *self._measured}
             if not of_one_job(model)
         }
 
+    def _rates(self, model: str) -> dict[Configuration, Rate]:
+        return {where: rate for where, (rate, _, _) in self._measured.get(model, {}).items()}
+
     def _show(self, model: str) -> None:
         estimates, declared = self._estimated.get(model, {}), self._declared.get(model, {})
-        rates = {**estimates, **declared, **self._measured.get(model, {})}
+        rates = {**estimates, **declared, **self._rates(model)}
         if rates:
             self._table[model] = MappingProxyType(rates)
         else:
@@ -137,15 +135,15 @@ class Rates:
         """What was measured of models, as JSON."""
         return [
             as_row(model, where, rate)
-            for model, table in self._measured.items()
+            for model in self._measured
             if not of_one_job(model)
-            for where, rate in table.items()
+            for where, rate in self._rates(model).items()
         ]
 
     def load(self, rows: Iterable[Any]) -> None:
         """Undo `dump`. Raises ValueError, TypeError."""
         for model, configuration, rate in map(from_row, rows):
-            self._put(model, configuration, rate)
+            self._put(model, configuration, (rate, None, None))
 
 
 def as_row(model: str, where: Configuration, rate: Rate) -> list[Any]:

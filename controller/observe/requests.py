@@ -62,18 +62,14 @@ def parse_trial(word: str, search: str) -> Search:
     return Search(search, **found)
 
 
-_Asked = tuple[str, str, str, str]
-"""What a request follows from: its text, the account and the QOS of its job, and what its user says of it in
-the comment."""
-
-
 class RequestReader:
     """Reads each request once for as long as it is asked for in the same way."""
 
     def __init__(self, refused: Callable[[JobId, str], None], settings: RequestsSettings) -> None:
         """`refused`: called with each job whose request cannot be read, and why in words."""
         self._refused, self._settings = refused, settings
-        self._read: dict[JobId, tuple[_Asked, Request | None]] = {}
+        self._read: dict[JobId, tuple[tuple[str, ...], Request | None]] = {}
+        """With what each follows from."""
 
     def use(self, settings: RequestsSettings) -> None:
         """Other settings. What cannot be read stays so, and was reported."""
