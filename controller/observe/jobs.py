@@ -179,11 +179,12 @@ def _abilities(seen: Seen, phase: Phase, last: GpuSet, free: bool) -> dict[str, 
     }
 
 
-def changes_at(job: Job, memory: JobMemory, now: float, limit: Limit | None = None) -> float | None:
-    """When a job made at this moment is another one by the passing of time alone."""
+def changes_at(seen: Seen, job: Job) -> float | None:
+    """When the job made of that is another one by the passing of time alone."""
+    memory, now = seen.memory, seen.now
     times = [job.held_until, job.keeps_until, memory.unsuspendable_until, memory.unsavable_until]
     times += [_trespass_counts_at(memory), *(until for until, _ in memory.refused_by.values())]
-    if job.behind and (refused := _failed_start(memory, limit, now)) is not None:
+    if job.behind and (refused := _failed_start(memory, seen.limit, now)) is not None:
         times.append(refused.behind_until)
     return min([time for time in times if time is not None and now < time < math.inf], default=None)
 

@@ -173,8 +173,8 @@ class Observer:
         """Look at these jobs anew."""
         for job_id in job_ids:
             self.looked_at.add(job_id)
-            before, job = self.jobs.get(job_id), self._make(job_id)
-            if job is None:
+            before, seen = self.jobs.get(job_id), self._seen(job_id)
+            if seen is None:
                 self._timers.set(job_id, None)
                 if before is not None:
                     self._changed.add(job_id)
@@ -185,42 +185,40 @@ class Observer:
                     self.measured.forget(job_id)
                     self._requests.forget(job_id)
                 continue
-            if job.has_store and not self._memory.of(job_id).has_store:
+            job, usage = make_job(seen), seen.memory.usage
+            if job.has_store and not seen.memory.has_store:
                 self._memory.change(job_id).has_store = True  # it is looked at once more
-            memory = self._memory.of(job_id)
-            limit = self._memory.limits.get(group(job))
-            self._timers.set(job_id, changes_at(job, memory, self._now, limit))
+            self._timers.set(job_id, changes_at(seen, job))
             if before is not None and before.placement.gpus == job.placement.gpus:
                 # With whom it shares them is noted apart.
                 job = _sharing(job, before.placement.shares_with)
             if before != job:
                 self._jobs[job_id] = job
                 self._changed.add(job_id)
-            if self._usage.get(job_id) != memory.usage:
-                self._usage[job_id] = memory.usage
+            if self._usage.get(job_id) != usage:
+                self._usage[job_id] = usage
                 self._changed.add(job_id)
 
-    def _make(self, job_id: JobId) -> Job | None:
-        seen = self.slurm.jobs.get(job_id)
-        if seen is None or seen.state is JobState.ENDED or seen.exclusive_gpus:
+    def _seen(self, job_id: JobId) -> Seen | None:
+        """What the job is made of. None: it is no Gandiva job, or over."""
+        job = self.slurm.jobs.get(job_id)
+        if job is None or job.state is JobState.ENDED or job.exclusive_gpus:
             return None
-        request = self._requests.of(seen)
+        request = self._requests.of(job)
         if request is None:
             return None
-        return make_job(
-            Seen(
-                job=seen,
-                request=request,
-                on_nodes={name: self.nodes.says(name, job_id) for name in seen.nodes},
-                prepared=self._prepared(job_id) if not seen.nodes else frozenset(),
-                bad=frozenset[GpuId]().union(*(self.bad.get(name, ()) for name in seen.nodes)),
-                memory=self._memory.of(job_id),
-                flight=self._flights.get(job_id),
-                limit=self._memory.limits.get(group(seen)),
-                method=self._requests.method(request),
-                priority_class=self.priority_class(seen.qos),
-                now=self._now,
-            )
+        return Seen(
+            job=job,
+            request=request,
+            on_nodes={name: self.nodes.says(name, job_id) for name in job.nodes},
+            prepared=self._prepared(job_id) if not job.nodes else frozenset(),
+            bad=frozenset[GpuId]().union(*(self.bad.get(name, ()) for name in job.nodes)),
+            memory=self._memory.of(job_id),
+            flight=self._flights.get(job_id),
+            limit=self._memory.limits.get(group(job)),
+            method=self._requests.method(request),
+            priority_class=self.priority_class(job.qos),
+            now=self._now,
         )
 
     def _prepared(self, job_id: JobId) -> GpuSet:

@@ -117,10 +117,10 @@ def test_fields_of_a_job_are_not_mistaken_for_each_other() -> None:
     held = a_job(state=JobState.PENDING, held=True, eligible=False, obstacle="held", nodes=())
     waiting = make_job(seen(job=held))
     assert (waiting.phase, waiting.obstacle) == (Phase.INELIGIBLE, "held")
-    assert changes_at(job, memory, 300.0) == 700.0
+    assert changes_at(facts, job) == 700.0
     later = make_job(replace(facts, now=800.0))
     assert later.may_stop and later.keeps_until is None
-    assert changes_at(later, memory, 800.0) is None
+    assert changes_at(replace(facts, now=800.0), later) is None
 
 
 def test_a_gang_that_is_back_on_one_of_its_nodes_holds_the_gpus_of_that_one() -> None:
