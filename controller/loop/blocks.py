@@ -11,7 +11,7 @@ from collections.abc import Container
 
 from controller.errors import GandivaError
 from controller.model import JobId
-from controller.nodes.port import NodePort, NodeSample
+from controller.nodes.port import NodePort
 from controller.nodes.protocol import NodeJob
 from controller.observe.observer import Observer
 from controller.slurm.port import JobState
@@ -42,7 +42,7 @@ class StaleBlocks:
             name, job_id = block
             if not _needless(name, job_id, observer):
                 del self._since[block]
-            elif job_id in in_flight or _lives(name, job_id, observer):
+            elif job_id in in_flight or observer.nodes.lives(name, job_id):
                 self._since[block] = now
             elif now - since >= STALE_SECONDS and block not in self._removing:
                 removing = asyncio.create_task(self._remove(name, job_id), name=f"forget-{job_id}")
@@ -63,8 +63,3 @@ def _needless(node: str, job_id: JobId, observer: Observer) -> bool:
         return False
     job = observer.slurm.jobs.get(job_id)
     return job is None or job.state is JobState.ENDED or (bool(job.nodes) and node not in job.nodes)
-
-
-def _lives(node: str, job_id: JobId, observer: Observer) -> bool:
-    sample = observer.nodes.samples.get(node)
-    return isinstance(sample, NodeSample) and bool(sample.living({job_id}))

@@ -15,9 +15,7 @@ from collections.abc import Iterable
 from controller.act.actions import Action, Place, Requeue, Withdraw
 from controller.act.site import PLACE_RETRY_SECONDS, Site
 from controller.model import JobId, Reason, Why
-from controller.nodes.port import NodeSample
 from controller.observe.holds import HoldRestorer
-from controller.observe.node_cache import NodeCache
 from controller.observe.observer import Observer
 from controller.observe.vanished import VanishedJobs
 
@@ -44,20 +42,11 @@ class Repairs:
             words = "restores the hold after requeue of a suspended job"
             actions.append(Withdraw(job_id, Why(Reason.REPAIRED, words)))
         placed = {action.job_id for action in actions if isinstance(action, Place)}
-        surviving = _surviving_processes(placed, observer.nodes)
+        showing = ((job_id, name) for job_id in placed for name in observer.nodes.showing(job_id))
+        lives = observer.nodes.lives
+        surviving = {job_id: name for job_id, name in sorted(showing, reverse=True) if lives(name, job_id)}
         for job_id, node in surviving.items():
             message = f"pending in Slurm, but its processes live on {node}; placed once Slurm has ended them"
             log.warning("job %s: %s", job_id, message)
             self._site.hold(job_id, PLACE_RETRY_SECONDS, "place-failed", message)
         return [action for action in actions if action.job_id not in surviving]
-
-
-def _surviving_processes(job_ids: Iterable[JobId], nodes: NodeCache) -> dict[JobId, str]:
-    """Of these jobs those that have processes on a node, and on which."""
-    found: dict[JobId, str] = {}
-    for job_id in job_ids:
-        for name in sorted(nodes.showing(job_id)):
-            sample = nodes.samples[name]
-            if isinstance(sample, NodeSample) and sample.living({job_id}):
-                found.setdefault(job_id, name)
-    return found

@@ -6,7 +6,7 @@ Adapters: `ssh` (the agent protocol of docs/interfaces.md) and `simulated`. Ever
 method is idempotent: after `NodeUnreachable` it may be repeated.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypedDict
 
 from typing_extensions import Unpack
@@ -44,12 +44,10 @@ class NodeSample:
                     most[job_id] = max(most.get(job_id, 0), held_bytes)
         return most
 
-    def living(self, job_ids: Set[JobId]) -> set[JobId]:
-        """Of these jobs those with ranks, or with processes on a GPU."""
-        found = {job_id for job_id, job in self.jobs.items() if job.ranks and job_id in job_ids}
-        for gpu in self.gpus:
-            found.update(p.job_id for p in gpu.processes if p.job_id is not None and p.job_id in job_ids)
-        return found
+    def lives(self, job_id: JobId) -> bool:
+        """Whether the job has ranks, or processes on a GPU."""
+        ranks = self.jobs[job_id].ranks if job_id in self.jobs else ()
+        return bool(ranks) or any(p.job_id == job_id for gpu in self.gpus for p in gpu.processes)
 
 
 class _Shared(TypedDict, total=False):

@@ -55,6 +55,11 @@ class NodeCache:
         sample = self._samples.get(node) or NodeError(node, "unreachable", "not asked yet")
         return sample.jobs.get(job_id) if isinstance(sample, NodeSample) else sample
 
+    def lives(self, node: str, job_id: JobId) -> bool:
+        """Whether the node said last that something of the job runs there."""
+        sample = self._samples.get(node)
+        return isinstance(sample, NodeSample) and sample.lives(job_id)
+
     def take(self, samples: Mapping[str, Sample]) -> Differences:
         """Take over samples. What grows as jobs run (steps, utilisation) is no difference."""
         found = Differences(set(), set(), set(), set())

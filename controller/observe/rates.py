@@ -134,7 +134,18 @@ class Rates:
     def dump(self) -> list[Any]:
         """What was measured of models, as JSON."""
         return [
-            as_row(model, where, rate)
+            [
+                model,
+                where.gpu_type,
+                where.gpus,
+                where.nodes,
+                list(where.models_beside),
+                rate.samples_per_second,
+                rate.window_seconds,
+                rate.measured_at,
+                rate.provenance.value,
+                rate.mini_batches,
+            ]
             for model in self._measured
             if not of_one_job(model)
             for where, rate in self._rates(model).items()
@@ -142,28 +153,12 @@ class Rates:
 
     def load(self, rows: Iterable[Any]) -> None:
         """Undo `dump`. Raises ValueError, TypeError."""
-        for model, configuration, rate in map(from_row, rows):
+        for model, configuration, rate in map(_from_row, rows):
             self._put(model, configuration, (rate, None, None))
 
 
-def as_row(model: str, where: Configuration, rate: Rate) -> list[Any]:
-    """One rate as JSON."""
-    return [
-        model,
-        where.gpu_type,
-        where.gpus,
-        where.nodes,
-        list(where.models_beside),
-        rate.samples_per_second,
-        rate.window_seconds,
-        rate.measured_at,
-        rate.provenance.value,
-        rate.mini_batches,
-    ]
-
-
-def from_row(row: Any) -> tuple[str, Configuration, Rate]:
-    """Undo `as_row`. Earlier releases wrote no number of mini-batches. Raises ValueError, TypeError."""
+def _from_row(row: Any) -> tuple[str, Configuration, Rate]:
+    """One of `dump`. Earlier releases wrote no number of mini-batches. Raises ValueError, TypeError."""
     model, gpu_type, gpus, nodes, beside, speed, window_seconds, measured_at, provenance, *more = row
     configuration = Configuration(str(gpu_type), int(gpus), int(nodes), tuple(map(str, beside)))
     mini_batches = int(more[0]) if more else 0

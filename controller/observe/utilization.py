@@ -43,11 +43,8 @@ class Utilization:
     def see(
         self, job_id: JobId, fractions: Collection[float], since: float | None, now: float
     ) -> float | None:
-        """All GPUs of a job were seen. `since`: when it came to have them alone, None: it does not.
-
-        Returns:
-            The figure to be stated. None: nothing is learned.
-        """
+        """All GPUs of a job were seen. `since`: it has them alone since then; None: it does not. Returns the
+        figure to be stated; None: nothing is learned."""
         watched = self._jobs.setdefault(job_id, _Watched())
         before, watched.looked_at = watched.looked_at, now
         if before is None or since is None or since > before or not fractions:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from controller.errors import GandivaError
 from controller.model import JobId
-from controller.nodes.port import NodePort, NodeSample
+from controller.nodes.port import NodePort
 from controller.observe.observer import Observer
 from controller.slurm.port import ON_NODES, SlurmJob
 
@@ -58,12 +58,12 @@ class VanishedJobs:
                 self._absent.setdefault(run, _Absence(now + MISSING_SECONDS))
         for run, absence in list(self._absent.items()):
             node, job_id, _ = run
-            job = observer.slurm.jobs.get(job_id)
+            job, made = observer.slurm.jobs.get(job_id), observer.jobs.get(job_id)
             if job is None or run not in _absent_from(job, observer):
                 if absence.asked is not None:
                     absence.asked.cancel()
                 del self._absent[run]
-            elif absence.asked is None and now >= absence.ask_at and not _switching(job_id, observer):
+            elif absence.asked is None and now >= absence.ask_at and not (made and made.switching):
                 asking = self._ask(node, job, absence)
                 absence.asked = asyncio.create_task(asking, name=f"living-{job_id}")
         return frozenset(job_id for (_, job_id, _), absence in self._absent.items() if not absence.alive)
@@ -102,14 +102,4 @@ def _absent_from(job: SlurmJob, observer: Observer) -> list[_Run]:
     """Nodes that show nothing of a job which Slurm has there."""
     if job.state not in ON_NODES or job.exclusive_gpus:
         return []
-    samples = observer.nodes.samples
-    return [
-        (node, job.id, job.start_time)
-        for node in job.nodes
-        if isinstance(sample := samples.get(node), NodeSample) and job.id not in sample.jobs
-    ]
-
-
-def _switching(job_id: JobId, observer: Observer) -> bool:
-    job = observer.jobs.get(job_id)
-    return job is not None and job.switching
+    return [(node, job.id, job.start_time) for node in job.nodes if observer.nodes.says(node, job.id) is None]
