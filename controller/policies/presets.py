@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from controller.policies.allocations.as_problem import AsProblem
 from controller.policies.allocations.settings import (
+    READ_HISTORY,
     READ_PREVIOUS,
     SETTINGS,
     GavelGandivaSettings,
@@ -92,7 +94,7 @@ def _tiresias_gittins(settings: TiresiasGittinsSettings, moves: Moves) -> Policy
 
 def _in_rounds(name: str) -> Callable[[Any, Moves], Policy]:
     """The allocation of this name."""
-    return lambda settings, moves: _rounds(name, settings, moves, Terms(previous=name in READ_PREVIOUS))
+    return lambda settings, moves: _rounds(name, settings, moves, Terms())
 
 
 def _cost(settings: GavelCostSettings, moves: Moves) -> Policy:
@@ -119,6 +121,7 @@ def pairs_jobs(settings: Any) -> bool:
 def _rounds(name: str, settings: Any, moves: Moves, terms: Terms) -> Policy:
     """The allocation of this name in rounds."""
     stated = AsProblem(name, settings)
+    terms = replace(terms, previous=name in READ_PREVIOUS, history=name in READ_HISTORY)
     return Frame(Rounds(stated, settings, name=name, terms=terms, pairs=pairs_jobs(settings)), moves)
 
 

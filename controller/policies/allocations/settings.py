@@ -164,6 +164,8 @@ ONE_GPU = ("allox",)
 """Allocations that take jobs of one GPU alone."""
 READ_PREVIOUS = ("allox", "gavel-gandiva")
 """Allocations that keep parts of the one in force."""
+READ_HISTORY = ("allox", "gavel-cost-slo", "gavel-ftf", "gavel-makespan", "gavel-sjf")
+"""Allocations that read how far jobs are, or when they are to end."""
 
 _NAME_TYPES = ("agnostic_type", "prices")
 """Keys, also of the rounds, whose values name GPU types."""

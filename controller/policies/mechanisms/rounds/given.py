@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 
 from controller.model import Job, Snapshot
 from controller.model.value import empty, value
@@ -27,6 +27,8 @@ class Terms:
 
     previous: bool = False
     """It reads the allocation in force."""
+    history: bool = False
+    """It reads how far jobs are, or when they are to end."""
     inside: Inside = "fairness"
     """How the jobs of an account share."""
     inside_of: Mapping[str, Inside] = field(default_factory=empty)
@@ -64,6 +66,7 @@ def make_given(
         pairs=pairs,
         draws_on={kind: type_of_kind(kind) for kind in virtual},
         previous=_previous(members) if terms.previous else {},
+        stated_at=now,
     )
 
 
@@ -80,19 +83,25 @@ def _previous(members: Iterable[Member]) -> dict[Jobs, dict[str, float]]:
 
 
 def _job(member: Member, terms: Terms, now: float) -> AllocationJob:
-    job, throughput = member.job, member.rates
+    job, throughput, stated = member.job, member.rates, member.stated
+    if stated is None:
+        stated = member.stated = AllocationJob(
+            id=job.id,
+            gpus=job.gpus,
+            weight=job.request.weight,
+            throughput=throughput,
+            arrival=job.submit_time,
+            entity=job.account,
+        )
+    if not terms.history:
+        return stated
     done = math.fsum(member.seconds(t, now) * throughput[t] for t in member.had if t in throughput)
-    return AllocationJob(
-        id=job.id,
-        gpus=job.gpus,
-        weight=job.request.weight,
-        throughput=throughput,
+    return replace(
+        stated,
         steps_left=_steps_left(member, throughput, done),
         steps_done=done,
         seconds_so_far=max(0.0, now - job.submit_time),
         slo_seconds_left=terms.seconds_left(job, now),
-        arrival=job.submit_time,
-        entity=job.account,
     )
 
 

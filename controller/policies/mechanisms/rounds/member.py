@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from controller.model import JobId, Note
 from controller.model.value import empty
-from controller.policies.allocations.allocation import Fractions
+from controller.policies.allocations.allocation import AllocationJob, Fractions
 from controller.policies.mechanisms.rounds.kinds import scattered, type_of_kind
 from controller.policies.mechanisms.row import Row
 
@@ -69,6 +69,8 @@ class Member(Row):
     since: float = 0.0
     """When its fractions were taken over."""
     accounts: dict[Slot, Account] = field(default_factory=dict)
+    stated: AllocationJob | None = None
+    """What allocations are given of it, but for how far it is. None: as it was before something changed."""
 
     def account(self, gpu_type: str) -> Account:
         """Of its time alone."""

@@ -160,6 +160,7 @@ class Rounds:
         content = (NOTE_FORMAT, *own, member.rates)
         known, found = self._digested.get(job.id, (None, 0))
         if content != known:
+            member.stated = None
             found = digest([*content[:-1], *member.rates.items()])
             self._digested[job.id] = content, found
         return found
