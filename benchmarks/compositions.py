@@ -36,7 +36,7 @@ TRACE = "inputs/gavel/generated/cont_multi_n300_lam2200_s0.trace"
 TABLE = "inputs/gavel/shipped/simulation_throughputs.json"
 PER_NODE, PARTS, JOBS = 4, 2, 60
 # The interference of two models does not change from hour to hour.
-PACK = ("requests.pack=true", "policy.pack.cooldown_seconds=86400")
+PACK = ("requests.pack=true", "policy.trials.cooldown_seconds=86400")
 SLICES = ("policy.gandiva.slice_seconds=600",)
 ONE_TYPE: Mapping[str, Composition] = {
     "`tiresias-las`": ("tiresias-las", ()),

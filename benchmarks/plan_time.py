@@ -48,8 +48,8 @@ from controller.model import (
 )
 from controller.policies.allocations.worker import answers
 from controller.policies.assemble import make_policy
-from controller.policies.settings import PackSettings
-from controller.settings.policies import PolicySettings, policy_names
+from controller.policies.settings import TrialSettings
+from controller.settings.policies import POLICIES, PolicySettings
 from controller.solver import ImmediateSolver
 
 GPUS_PER_NODE = 8
@@ -58,7 +58,7 @@ MODELS = tuple(f"model{number}" for number in range(16))
 """Of all jobs. What each does alone, and half of the pairs together, is known to the move pack."""
 WORST_SECONDS = 7200.0
 """After so long all slices are over and all limits are reached."""
-PACK = PackSettings(cooldown_seconds=1e7)
+PACK = TrialSettings(cooldown_seconds=1e7)
 
 
 @dataclass
@@ -215,7 +215,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpus", type=int, default=10000)
     parser.add_argument("--types", type=int, default=1, help="of GPUs")
-    parser.add_argument("--policies", nargs="+", default=policy_names(), metavar="NAME")
+    parser.add_argument("--policies", nargs="+", default=list(POLICIES), metavar="NAME")
     parser.add_argument("--moves", nargs="*", default=[], metavar="NAME")
     parser.add_argument("--events", type=int, default=200, help="ordinary events")
     parser.add_argument("--worst", type=int, default=2, help="worst moments")
@@ -231,7 +231,7 @@ def main() -> None:
     )
     for name in options.policies:
         cluster = Cluster(
-            PolicySettings(name=name, moves=options.moves, pack=PACK),
+            PolicySettings(name=name, moves=options.moves, trials=PACK),
             options.gpus,
             bound=name == "gandiva",
             types=options.types,

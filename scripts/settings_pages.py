@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from controller.policies.allocations.settings import SETTINGS
 from controller.settings.describe import Key, tables, to_toml
 from controller.settings.generate import sample
+from controller.settings.policies import MOVED, POLICIES
 
 _INTRODUCTION = """\
 The controller reads `/etc/gandiva/gandiva.toml`, or the file named by `--config` or `GANDIVA_CONFIG`.
@@ -44,7 +47,64 @@ def reference() -> str:
         if table.keys:
             lines += ["", "| key | value | default | meaning |", "|---|---|---|---|"]
             lines += [_row(key) for key in table.keys]
+        if table.name == "policy":
+            lines += ["", *_policies()]
+    lines += ["", "## Deprecated keys", "", _paragraph(_DEPRECATED), "", "| deprecated | now |", "|---|---|"]
+    lines += [f"| {old} | {new} |" for old, new in _moved()]
     return "\n".join(lines) + "\n"
+
+
+_ABOUT = {
+    "fifo": "First come, first served on whole GPUs, as stock Slurm would without backfill.",
+    "gandiva": "Affinity placement and weighted fair time-slicing (OSDI'18).",
+    "tiresias-las": "Tiresias-L: least attained service, for when nothing is known of how long jobs take.",
+    "tiresias-gittins": "Tiresias-G: Gittins index in each queue, from the GPU time of finished jobs.",
+    "fifo-skip": "First come, first served, but later jobs may pass one that does not fit. No preemption.",
+    "sjf": "Smallest job first: the fewest GPUs. Preempts.",
+    "srtf": "Shortest remaining time first. Preempts. Only where durations are known.",
+    "srsf": "Shortest remaining service (time x GPUs) first. Preempts. Only where durations are known.",
+}
+_READS = "What each policy is, and the keys that it reads; others have no effect on it:"
+
+
+def _policies() -> Iterator[str]:
+    """What each is and reads."""
+    yield from (_READS, "", "| policy | what it does | its keys |", "|---|---|---|")
+    for name in POLICIES:
+        yield f"| `{name}` | {_about(name)} | {'; '.join(_read(name))} |"
+
+
+def _about(name: str) -> str:
+    return _ABOUT.get(name) or " ".join((SETTINGS[name].__doc__ or "").split())
+
+
+def _read(name: str) -> Iterator[str]:
+    """The keys of each table; a table alone where all of its keys are read."""
+    whole = {table.name: [key.name for key in table.keys] for table in tables()}
+    for table in dict.fromkeys(POLICIES[name].values()):
+        keys = [key for key, its in POLICIES[name].items() if its == table]
+        yield f"`[{table}]`" + ("" if keys == whole[table] else ": " + ", ".join(f"`{key}`" for key in keys))
+
+
+_DEPRECATED = """\
+Keys of earlier releases are read until the next release, with a warning for each from `gandiva check`, `gandiva
+config check`, `gandiva simulate` and in the daemon's log. In the table of a policy or move that is not in
+use they have no effect. A deprecated key that contradicts another key is an error. What was said for each
+policy or move is said once for all of them: where `[policy.pack]` alone had trial_seconds, for example, it
+counts for grow and separate too."""
+
+
+def _moved() -> Iterator[tuple[str, str]]:
+    """Deprecated keys and tables by where they are now."""
+    moved = {old: now.key.rpartition(".")[0] for old, now in MOVED.items() if now.instead is None}
+    for place in dict.fromkeys(moved.values()):
+        old_keys = [old.split(".") for old in moved if moved[old] == place]
+        keys = ", ".join(f"`{key}`" for key in dict.fromkeys(key for *_, key in old_keys))
+        of = ", ".join(f"`[policy.{table}]`" for table in dict.fromkeys(table for _, table, _ in old_keys))
+        yield f"{keys} of {of}", f"`[{place}]`"
+    for old, now in MOVED.items():
+        if now.instead is not None:
+            yield f"`{old} = {to_toml(now.instead[0])}`", f"`{now.words}`"
 
 
 def _paragraph(text: str) -> str:
@@ -92,6 +152,14 @@ def manual() -> str:
         lines += [f".SH [{_roff(table.name)}]", _roff(table.description)]
         for key in table.keys:
             lines += [".TP", rf"\fB{_roff(key.name)}\fR", *_sentences(key)]
+        if table.name == "policy":
+            lines += [".PP", _READS]
+            for name in POLICIES:
+                reads = f"It reads {'; '.join(_read(name)) or 'none'}."
+                lines += [".TP", rf"\fB{_roff(name)}\fR", _roff(_about(name)), _roff(reads)]
+    lines += [".SH DEPRECATED KEYS", _roff(" ".join(_DEPRECATED.split()))]
+    for old, new in _moved():
+        lines += [".TP", _roff(new), _roff(f"before: {old}")]
     return "\n".join([*lines, _FOOT]) + "\n"
 
 

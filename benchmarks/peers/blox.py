@@ -67,7 +67,7 @@ def cases() -> Iterator[Case]:
             case["gpus_per_node"],
             policies.BLOX[case["policy"]],
             FIDELITY / "blox.toml",
-            (f"simulation.round_seconds={seconds}", f"policy.tiresias-las.interval_seconds={seconds}"),
+            (f"simulation.round_seconds={seconds}", f"policy.tiresias.interval_seconds={seconds}"),
         )
         words = [str(CLONE), str(REFERENCES / case["jobs"]), "--policy", case["policy"]]
         words += ["--nodes", str(case["nodes"]), "--gpus-per-node", str(case["gpus_per_node"])]

@@ -58,6 +58,8 @@ async def examine(request: Request) -> list[Finding]:
     try:
         settings = await _in_thread(lambda: load_settings(path), request.deadline_seconds)
         findings.append(Subject(host, "settings").ok(f"{path} is valid"))
+        for each in settings.policy.deprecated:
+            findings.append(Subject(host, "settings").warning(each, f"edit {path}"))
     except (GandivaError, TimeoutError) as failure:
         findings.append(_no_settings(host, path, str(failure) or "cannot be read in time"))
         # Invalid settings are most often the controller's, just edited. A host without any is none of its

@@ -66,6 +66,8 @@ def run_check(args: argparse.Namespace) -> int:
     settings = load_settings(path)
     make_policy(settings.policy)
     print(f"{path}: valid")
+    for each in settings.policy.deprecated:
+        print(f"note: {each}")
     for key, needed in (
         ("nodes.ssh_key", settings.nodes.ssh_key),
         ("nodes.known_hosts", settings.nodes.known_hosts),

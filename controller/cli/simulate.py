@@ -51,8 +51,8 @@ _POLICIES = """
 
 _OPTIONS = """
 --settings FILE       the controller's TOML file; default: the defaults
---set KEY=VALUE       a setting of the policy, or any other by its whole name (table.key; with --compare:
-                      policy.NAME.key)
+--set KEY=VALUE       a setting that the policy reads (with --compare: that all of them read), or any
+                      other by its whole name (table.key)
 --throughputs FILE    steps per second by GPU type, model, gang (JSON)
 --rates FILE          rates that policies are told of (default: they learn them all): a file of
                       `gandiva rates export`, or one such as --throughputs takes
@@ -106,6 +106,8 @@ def _run(args: argparse.Namespace) -> int:
         entry: configure(args.settings, entry.policy, [*args.changes, *entry.changes], own_suspend=True)
         for entry in entries
     }
+    for each in dict.fromkeys(said for settings in chosen.values() for said in settings.policy.deprecated):
+        print(f"gandiva: {each}", file=sys.stderr)
     inputs = _inputs(args, chosen.values())
     check_outputs({"--jobs-out": args.jobs_out, "--html": args.html}, inputs)
     if args.json and STANDARD_OUTPUT in (args.jobs_out, args.html):

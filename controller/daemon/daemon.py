@@ -67,6 +67,7 @@ def run(settings_path: Path, *, foreground: bool) -> int:
         raise SettingsError(f"log.file: cannot write {settings.log.file}: {error.strerror}") from error
     # A policy that cannot be made is an error now, not when this controller has to take over.
     own_policy(settings)
+    _warn_of_deprecated(settings_path, settings)
     if not foreground:
         _to_background(settings)
     try:
@@ -270,6 +271,7 @@ class Daemon:
             return
         for key in needs_restart(self._settings, new):
             log.warning("%s has changed, which takes effect at the next start only", key)
+        _warn_of_deprecated(self._path, new)
         self._settings = new
         if self._controller is None:
             log.info("settings reloaded; this controller does not lead")
@@ -279,6 +281,11 @@ class Daemon:
         self._publisher.policy = self._settings.policy.name
         log.info("settings reloaded: policy %s", self._settings.policy.name)
         tell_systemd("READY=1", f"policy {self._settings.policy.name}")
+
+
+def _warn_of_deprecated(path: Path, settings: Settings) -> None:
+    for each in settings.policy.deprecated:
+        log.warning("file %s: %s", path, each)
 
 
 def own_policy(settings: Settings) -> Policy:

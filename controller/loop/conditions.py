@@ -158,9 +158,9 @@ def report_refused(conditions: Conditions, refused: dict[JobId, tuple[int, str]]
 def report_types(conditions: Conditions, policy: PolicySettings, nodes: Iterable[SlurmNode]) -> None:
     """GPU types that the policy's settings name and no node has."""
     wrong: list[str] = []
-    if policy.chosen is not None and any(named_types(policy.chosen)):
+    if any(named_types(policy.in_use)):
         types = {gpu.model for node in nodes for gpu in node.gpus}
-        wrong = [f"policy.{policy.name}.{each}" for each in unknown_types(policy.chosen, types)]
+        wrong = list(unknown_types(policy.in_use, types))
     if wrong:
         conditions.begin("settings", f"{'; '.join(wrong)} of Slurm's nodes: what is set for it has no effect")
     else:

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from controller.settings.policies import PolicySettings
 
 MOVES: Mapping[str, Callable[[PolicySettings], Move]] = {
-    "pack": lambda settings: Pack(settings.pack),
+    "pack": lambda settings: Pack(settings.trials),
     "defragment": lambda settings: Defragment(settings.defragment, settings.migration),
     "locality": lambda settings: Locality(settings.locality, settings.migration),
     "balance": lambda settings: Balance(settings.migration),
-    "separate": lambda settings: Separate(settings.separate, settings.migration),
-    "grow": lambda settings: Grow(settings.grow),
+    "separate": lambda settings: Separate(settings.separate, settings.trials, settings.migration),
+    "grow": lambda settings: Grow(settings.grow, settings.trials),
 }
 """Moves that come with Gandiva, by name."""
 
@@ -43,14 +43,14 @@ def make_policy(settings: PolicySettings) -> Policy:
     parts: list[Part] = []
     moves = [_move(name, settings, parts) for name in settings.moves]
     preset = PRESETS.get(settings.name)
-    policy = preset(settings.chosen, moves) if preset else _own_policy(settings, moves, parts)
+    policy = preset(settings, moves) if preset else _own_policy(settings, moves, parts)
     check_own(settings.own, parts)
     if "grow" in settings.moves and not (isinstance(policy, Frame) and isinstance(policy.mechanism, Ordered)):
         raise SettingsError(
             f"policy.moves: {settings.name} computes shares for the sizes that jobs ask "
             "for, which grow changes"
         )
-    if preset and "pack" in settings.moves and pairs_jobs(settings.chosen):
+    if "pack" in settings.moves and pairs_jobs(settings):
         raise SettingsError(f"policy.moves: {settings.name} pairs jobs itself (space_sharing), without pack")
     if settings.reads_shares:
         policy = ByShares(policy, _rule(settings.name, policy))

@@ -4,28 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from controller.policies.allocations.as_problem import AsProblem
-from controller.policies.allocations.settings import (
-    READ_HISTORY,
-    READ_PREVIOUS,
-    SETTINGS,
-    GavelGandivaSettings,
-    SharingSettings,
-)
+from controller.policies.allocations.settings import READ_HISTORY, READ_PREVIOUS, SETTINGS
 from controller.policies.mechanisms.frame import Frame
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.ordered import Ordered
 from controller.policies.mechanisms.rounds.given import Terms
 from controller.policies.mechanisms.rounds.policy import Rounds
-from controller.policies.mechanisms.rounds.settings import (
-    GavelCostSettings,
-    GavelCostSloSettings,
-    GavelHierarchicalSettings,
-)
+from controller.policies.mechanisms.rounds.settings import TERMS
 from controller.policies.mechanisms.slice_lanes import SliceLanes
 from controller.policies.moves.move import Move
 from controller.policies.orders.fair_share import FairShare
@@ -36,14 +25,12 @@ from controller.policies.orders.samples import read_sizes
 from controller.policies.orders.simple import Continuous, Fifo, Remaining, Smallest
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.protocol import Policy
-from controller.policies.settings import (
-    GandivaSettings,
-    QueueSettings,
-    TiresiasGittinsSettings,
-    TiresiasLasSettings,
-)
+
+if TYPE_CHECKING:
+    from controller.settings.policies import PolicySettings
 
 Moves: TypeAlias = Sequence[Move]
+Preset: TypeAlias = "Callable[[PolicySettings, Moves], Policy]"
 
 
 def gangs(
@@ -59,78 +46,60 @@ def gangs(
     return Frame(Ordered(order, lanes, preempt=preempt), moves)
 
 
-def _sorted(order: Order) -> Callable[[Any, Moves], Policy]:
+def _sorted(order: Order) -> Preset:
     """In this order alone."""
     return lambda settings, moves: gangs(order, moves, backfill=settings.backfill)
 
 
-def _gandiva(settings: GandivaSettings, moves: Moves) -> Policy:
-    lanes = SliceLanes(slice_seconds=settings.slice_seconds, max_jobs_per_gpu=settings.max_jobs_per_gpu)
-    return Frame(Ordered(FairShare(settings.slice_seconds), lanes), moves)
+def _gandiva(settings: PolicySettings, moves: Moves) -> Policy:
+    own = settings.gandiva
+    lanes = SliceLanes(slice_seconds=own.slice_seconds, max_jobs_per_gpu=own.max_jobs_per_gpu)
+    return Frame(Ordered(FairShare(own.slice_seconds), lanes), moves)
 
 
-def _tiresias(order: Order, settings: QueueSettings, moves: Moves) -> Policy:
+def _tiresias(order: Order, settings: PolicySettings, moves: Moves) -> Policy:
+    shared = settings.tiresias
     consolidation = Consolidation(
-        settings.consolidate,
-        settings.pack_limit_fraction,
-        settings.fit_pack_limit,
-        settings.consolidate_wait_seconds,
+        shared.consolidate, shared.pack_limit_fraction, shared.fit_pack_limit, shared.consolidate_wait_seconds
     )
     return gangs(order, moves, consolidation=consolidation, backfill=settings.backfill)
 
 
-def _tiresias_las(settings: TiresiasLasSettings, moves: Moves) -> Policy:
-    order: Order = Queues(settings)
-    if not settings.discretised:
-        gpu_time = settings.service == "gpu-seconds"
-        order = Continuous(epoch_seconds=settings.interval_seconds, gpu_time=gpu_time)
+def _tiresias_las(settings: PolicySettings, moves: Moves) -> Policy:
+    shared = settings.tiresias
+    order: Order = Queues(shared)
+    if shared.order == "least-service":
+        gpu_time = shared.service == "gpu-seconds"
+        order = Continuous(epoch_seconds=shared.interval_seconds, gpu_time=gpu_time)
     return _tiresias(order, settings, moves)
 
 
-def _tiresias_gittins(settings: TiresiasGittinsSettings, moves: Moves) -> Policy:
-    samples = read_sizes(Path(settings.distribution)) if settings.distribution else []
-    return _tiresias(Gittins(settings, samples), settings, moves)
+def _tiresias_gittins(settings: PolicySettings, moves: Moves) -> Policy:
+    own = settings.tiresias_gittins
+    samples = read_sizes(Path(own.distribution)) if own.distribution else []
+    return _tiresias(Gittins(settings.tiresias, own, samples), settings, moves)
 
 
-def _in_rounds(name: str) -> Callable[[Any, Moves], Policy]:
-    """The allocation of this name."""
-    return lambda settings, moves: _rounds(name, settings, moves, Terms())
-
-
-def _cost(settings: GavelCostSettings, moves: Moves) -> Policy:
-    return _rounds("gavel-cost", settings, moves, Terms(prices=settings.prices))
-
-
-def _cost_slo(settings: GavelCostSloSettings, moves: Moves) -> Policy:
-    terms = Terms(prices=settings.prices, deadline_ratio=settings.deadline_ratio)
-    return _rounds("gavel-cost-slo", settings, moves, terms)
-
-
-def _hierarchical(settings: GavelHierarchicalSettings, moves: Moves) -> Policy:
-    terms = Terms(inside=settings.inside, inside_of=settings.inside_of)
-    return _rounds("gavel-hierarchical", settings, moves, terms)
-
-
-def pairs_jobs(settings: Any) -> bool:
+def pairs_jobs(settings: PolicySettings) -> bool:
     """Whether the allocation of these settings gives two jobs the same GPUs."""
-    if isinstance(settings, SharingSettings):
-        return settings.space_sharing
-    return isinstance(settings, GavelGandivaSettings)
+    return bool(settings.in_use.get("policy.allocation.space_sharing", settings.name == "gavel-gandiva"))
 
 
-def _rounds(name: str, settings: Any, moves: Moves, terms: Terms) -> Policy:
+def _rounds(settings: PolicySettings, moves: Moves) -> Policy:
     """The allocation of this name in rounds."""
-    stated = AsProblem(name, settings)
-    terms = replace(terms, previous=name in READ_PREVIOUS, history=name in READ_HISTORY)
-    return Frame(Rounds(stated, settings, name=name, terms=terms, pairs=pairs_jobs(settings)), moves)
+    name, table = settings.name, settings.allocation
+    reads = {key: getattr(table, key) for key in TERMS.get(name, ())}
+    terms = Terms(**reads, previous=name in READ_PREVIOUS, history=name in READ_HISTORY)
+    stated, pairs = AsProblem(name, table), pairs_jobs(settings)
+    return Frame(Rounds(stated, settings.rounds, name=name, terms=terms, pairs=pairs), moves)
 
 
 WEIGHED_BY_SERVER = frozenset({"gandiva"})
 """Presets that read weights of jobs which compete on each server."""
 WEIGHED = WEIGHED_BY_SERVER | {"gavel-ftf", "gavel-hierarchical", "gavel-las", "isolated"}
 """Presets that read weights."""
-PRESETS: Mapping[str, Callable[[Any, Moves], Policy]] = {
-    "fifo": lambda settings, moves: gangs(Fifo(), moves, preempt=False, backfill=settings.skip),
+PRESETS: Mapping[str, Preset] = {
+    "fifo": lambda _settings, moves: gangs(Fifo(), moves, preempt=False, backfill=False),
     "fifo-skip": lambda _settings, moves: gangs(Fifo(), moves, preempt=False),
     "gandiva": _gandiva,
     "sjf": _sorted(Smallest()),
@@ -138,9 +107,6 @@ PRESETS: Mapping[str, Callable[[Any, Moves], Policy]] = {
     "srtf": _sorted(Remaining()),
     "tiresias-gittins": _tiresias_gittins,
     "tiresias-las": _tiresias_las,
-    **{name: _in_rounds(name) for name in SETTINGS},
-    "gavel-cost": _cost,
-    "gavel-cost-slo": _cost_slo,
-    "gavel-hierarchical": _hierarchical,
+    **dict.fromkeys(SETTINGS, _rounds),
 }
-"""Composition by name, from its settings and the moves that follow it."""
+"""Composition by name, from the table [policy] and the moves that follow it."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Settings of the presets: one table of the settings file each."""
+"""Settings of moves and of presets: one table of the settings file each."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ MOVE_NAMES = ("pack", "defragment", "locality", "balance", "separate", "grow")
 """Moves that come with Gandiva."""
 
 
-class PackSettings(Section):
-    """The move pack: two jobs share GPUs on trial, and go on so where together they do more than in turns."""
+class TrialSettings(Section):
+    """Trials of the moves pack, separate and grow: something is changed for some jobs, their rates are
+    measured, and what gained nothing is undone."""
 
     trial_seconds: float = setting(
         60.0,
-        "How long two jobs share GPUs before their rates are compared with those alone; at least 20 "
-        "mini-batches of each, however long they take.",
+        "How long a trial takes until rates are compared with those before; at least 20 mini-batches of each "
+        "job, however long they take.",
         gt=0,
         le=86400,
     )
     gain_fraction: float = setting(
         0.05,
-        "Two jobs go on sharing where the sum of their rates, each relative to that alone, exceeds 1 by more "
-        "than this. Jobs that take turns have just 1.",
+        "What was tried is kept where it gains more than this. separate and grow: the job's rate has risen "
+        "by more. pack: the sum of both rates, each relative to that alone, exceeds 1 by more; jobs that "
+        "take turns have just 1.",
         ge=0,
-        le=1,
+        le=10,
     )
     cooldown_seconds: float = setting(
         3600.0,
-        "How long the result of a trial holds for all jobs of the same models on the same type and number "
-        "of GPUs. Jobs without a model (--gandiva-model) are tried one by one.",
+        "How long the result of a trial holds for all jobs of the same models on the same type and number of "
+        "GPUs. Jobs without a model (--gandiva-model) are tried one by one.",
         ge=0,
         le=1e7,
     )
@@ -95,24 +97,7 @@ class SeparateSettings(Section):
         ge=0,
         lt=1,
     )
-    gain_fraction: float = setting(
-        0.05, "The trial has shown a gain where the rate has risen by more than this.", ge=0, le=10
-    )
     look_seconds: float = setting(60.0, "Rates are looked at so often at least.", ge=1, le=86400)
-    trial_seconds: float = setting(
-        60.0,
-        "How long a job runs elsewhere before its rate is compared with the one before; at least 20 "
-        "mini-batches, however long they take.",
-        gt=0,
-        le=86400,
-    )
-    cooldown_seconds: float = setting(
-        3600.0,
-        "So long no job of the model, on as many GPUs of the type, is moved again after one that gained "
-        "nothing. Jobs without a model are tried one by one.",
-        ge=0,
-        le=1e7,
-    )
 
 
 class GrowSettings(Section):
@@ -126,61 +111,12 @@ class GrowSettings(Section):
         ge=0,
         le=1e7,
     )
-    trial_seconds: float = setting(
-        60.0,
-        "How long a job runs with more GPUs before its rate is compared with the one before; at least 20 "
-        "mini-batches, however long they take.",
-        gt=0,
-        le=86400,
-    )
-    gain_fraction: float = setting(
-        0.05,
-        "A job keeps its new GPUs where its rate has risen by more than this. Else it goes back to the size "
-        "that it had.",
-        ge=0,
-        le=10,
-    )
-    cooldown_seconds: float = setting(
-        3600.0,
-        "How long the result of a trial holds for all jobs of the same model that grow from and to the same "
-        "number of GPUs of one type.",
-        ge=0,
-        le=1e7,
-    )
     in_place: bool = setting(
         False,
         "Jobs with --gandiva-gpus that are suspended with the help of their sessions are bound to all GPUs "
         "of their server, and change their size there without a requeue. Slurm gives these GPUs to no "
         "ordinary job meanwhile.",
     )
-
-
-class FifoSettings(Section):
-    """First come, first served on whole GPUs, as stock Slurm would without backfill."""
-
-    skip: bool = setting(
-        False, "Let later jobs pass one that does not fit now. false: the head of the queue blocks."
-    )
-
-
-class _Ordered(Section):
-    backfill: bool = setting(True, "Jobs may pass one that does not fit now. false: it blocks all behind it.")
-
-
-class FifoSkipSettings(Section):
-    """First come, first served, but later jobs may pass one that does not fit now. No preemption."""
-
-
-class SjfSettings(_Ordered):
-    """Smallest job first: the fewest GPUs. Preempts."""
-
-
-class SrtfSettings(_Ordered):
-    """Shortest remaining time first. Preempts. Only where durations are known."""
-
-
-class SrsfSettings(_Ordered):
-    """Shortest remaining service (time x GPUs) first. Preempts. Only where durations are known."""
 
 
 class GandivaSettings(Section):
@@ -217,7 +153,7 @@ Limits = Annotated[list[Annotated[float, Field(gt=0, le=1e12)]], AfterValidator(
 
 
 class QueueSettings(Section):
-    """What both Tiresias policies share: queues, promotion, consolidation."""
+    """What tiresias-las and tiresias-gittins share: queues, promotion, consolidation."""
 
     queue_limits: Limits = setting(
         [3600.0],
@@ -241,10 +177,11 @@ class QueueSettings(Section):
         "since-last-run",
         "Which waiting counts for promotion: that since it last ran, or all since its last promotion.",
     )
-    order: Literal["start-time", "queue-entry"] = setting(
+    order: Literal["start-time", "queue-entry", "least-service"] = setting(
         "start-time",
         "Order inside a queue. start-time: by first start, jobs that never started last. queue-entry: those "
-        "that run first, then by the time they entered the queue (the authors' simulator).",
+        "that run first, then by the time they entered the queue (the authors' simulator). least-service, of "
+        "tiresias-las: there are no queues, the job with the least attained service is first at all times.",
     )
     demotion: Literal["exact", "at-events"] = setting(
         "exact",
@@ -252,10 +189,9 @@ class QueueSettings(Section):
         "queue at most with each event, the next look being planned as (limit - seconds on GPUs) / GPUs, "
         "which is late for gangs (the authors' simulator).",
     )
-    backfill: bool = setting(True, "Jobs may pass one that does not fit now. false: it blocks all behind it.")
     interval_seconds: float = setting(
         60.0,
-        "How often orders that change while jobs run (Gittins index, undiscretised service) are made anew "
+        "How often orders that change while jobs run (Gittins index, least-service) are made anew "
         "while jobs wait. 0: with each decision.",
         ge=0,
         le=86400,
@@ -281,15 +217,7 @@ class QueueSettings(Section):
     )
 
 
-class TiresiasLasSettings(QueueSettings):
-    """Tiresias-L: least attained service, for when nothing is known of how long jobs take."""
-
-    discretised: bool = setting(
-        True, "Queues (few preemptions). false: the job with the least attained service first, at all times."
-    )
-
-
-class TiresiasGittinsSettings(QueueSettings):
+class TiresiasGittinsSettings(Section):
     """Tiresias-G: Gittins index in each queue, from the distribution of the GPU time of finished jobs."""
 
     mode: Literal["textbook", "tiresias-sim", "tiresias-sim-integer"] = setting(
@@ -315,6 +243,11 @@ class TiresiasGittinsSettings(QueueSettings):
         "CSV file with a column `duration`: GPU-seconds of finished jobs to begin with. Empty: learn from "
         "the first jobs that end; until then the order is that of tiresias-las.",
     )
-    learn: bool = setting(True, "Take the jobs that end into the distribution, and keep it over restarts.")
-    samples_kept: int = setting(1000, "How many of the last finished jobs count.", ge=10, le=100000)
+    samples_kept: int = setting(
+        1000,
+        "So many of the last finished jobs are the distribution, which is kept over restarts. 0: jobs that "
+        "end are not taken into it.",
+        ge=0,
+        le=100000,
+    )
     samples_needed: int = setting(20, "From how many samples on the index is used.", ge=1, le=100000)

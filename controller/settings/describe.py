@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from controller.settings.base import AbsolutePath, Address, ByteSize, HostName, ListenAddress, Url, UserName
-from controller.settings.policies import PolicyName, policy_names
+from controller.settings.policies import POLICIES, PolicyName
 from controller.settings.schema import Settings, takes_restart
 
 
@@ -57,7 +57,7 @@ def tables(root: type[BaseModel] = Settings, prefix: str = "") -> Iterator[Table
         section = hints[name]
         if isinstance(section, type) and issubclass(section, BaseModel):
             path = f"{prefix}{toml_name(prefix, name)}"
-            description = (section.__doc__ or "").strip().split("\n", 1)[0]
+            description = " ".join((section.__doc__ or "").split())
             yield Table(path, description, tuple(_keys(section, path)))
             yield from tables(section, f"{path}.")
         else:
@@ -93,7 +93,7 @@ _PLAIN = {bool: "true or false", int: "whole number", float: "number", str: "str
 def type_text(hint: Any, field: FieldInfo | None = None) -> str:
     """Which values are valid, as text."""
     if hint == PolicyName:
-        return " or ".join(json.dumps(name) for name in policy_names())
+        return " or ".join(json.dumps(name) for name in POLICIES)
     for named, words in _NAMED.items():
         if hint == named:
             return words

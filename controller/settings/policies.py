@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The table [policy]: which policy plans, which moves follow it, and one sub-table per preset and move.
+"""The table [policy]: which policy plans, which moves follow it, and their sub-tables.
 
-To add a preset's settings add one line to `PolicySettings`: the field's name is the preset's name (with
-underscores for dashes), its type the preset's own model.
+To add a policy add a line to `POLICIES`; where it has settings of its own, a table to `PolicySettings`.
 """
 
-from collections.abc import Callable, Iterable
-from functools import cache
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, model_validator
+from pydantic import AfterValidator, PrivateAttr, ValidationError, model_validator
 
 from controller.policies import settings as presets
-from controller.policies.mechanisms.rounds import settings as rounds
+from controller.policies.allocations.settings import SETTINGS
+from controller.policies.mechanisms.rounds.settings import TERMS, AllocationTable, RoundSettings
 from controller.policies.site import ALLOWED, is_site_part
-from controller.settings.base import Section, setting, table
+from controller.settings.base import Section, first_wrong, setting, table
+from controller.settings.moved import Moved, take_moved
 
 
 def _known(names: Callable[[], Iterable[str]]) -> AfterValidator:
@@ -27,14 +29,51 @@ def _known(names: Callable[[], Iterable[str]]) -> AfterValidator:
     return AfterValidator(check)
 
 
-PolicyName = Annotated[str, _known(lambda: policy_names())]
+PolicyName = Annotated[str, _known(lambda: POLICIES)]
 MoveName = Annotated[str, _known(lambda: presets.MOVE_NAMES)]
 OwnPart = Annotated[str, _known(lambda: ())]
 MaybeOwnPart = Annotated[str, _known(lambda: ("",))]
 
 
-_OF_ALL = ("name", "moves", "parts", "own", "fair_share", "migration")
-"""Keys that are no preset's table."""
+def _keys(section: type[Section], table: str) -> dict[str, str]:
+    return dict.fromkeys(section.model_fields, table)
+
+
+def _served(name: str) -> dict[str, str]:
+    """The keys of an allocation in rounds."""
+    own = dict.fromkeys((*SETTINGS[name].model_fields, *TERMS.get(name, ())), "policy.allocation")
+    return {**_keys(RoundSettings, "policy.rounds"), **own}
+
+
+_BACKFILL = {"backfill": "policy"}
+_QUEUES = {**_BACKFILL, **_keys(presets.QueueSettings, "policy.tiresias")}
+POLICIES: Mapping[str, Mapping[str, str]] = {
+    "fifo": {},
+    "gandiva": _keys(presets.GandivaSettings, "policy.gandiva"),
+    "tiresias-las": _QUEUES,
+    "tiresias-gittins": {**_QUEUES, **_keys(presets.TiresiasGittinsSettings, "policy.tiresias-gittins")},
+    "fifo-skip": {},
+    **dict.fromkeys(("sjf", "srtf", "srsf"), _BACKFILL),
+    **{name: _served(name) for name in SETTINGS},
+}
+"""The policies that come with Gandiva: the keys that each reads, with their tables."""
+MOVED: Mapping[str, Moved] = {
+    **{
+        f"policy.{move}.{key}": Moved(f"policy.trials.{key}")
+        for move in ("pack", "separate", "grow")
+        for key in presets.TrialSettings.model_fields
+    },
+    **{
+        f"policy.{name}.{key}": Moved(f"{table}.{key}")
+        for name, keys in POLICIES.items()
+        for key, table in keys.items()
+        if table != f"policy.{name}"
+    },
+    "policy.fifo.skip": Moved("policy.name", (True, "fifo-skip")),
+    "policy.tiresias-las.discretised": Moved("policy.tiresias.order", (False, "least-service")),
+    "policy.tiresias-gittins.learn": Moved("policy.tiresias-gittins.samples_kept", (False, 0)),
+}
+"""Keys of earlier releases that are others now: deprecated, and read until the next release."""
 
 
 class PolicySettings(Section):
@@ -42,7 +81,7 @@ class PolicySettings(Section):
 
     name: PolicyName = setting(
         "gandiva",
-        "The policy in use: the name of one of the sub-tables, or a site's own, such as "
+        "The policy in use: the name of one that comes with Gandiva, or a site's own, such as "
         '"/etc/gandiva/mine.py:MyOrder" (docs/own-policies.md).',
     )
     moves: list[MoveName] = setting(
@@ -73,41 +112,27 @@ class PolicySettings(Section):
         "share by their weights; gavel-hierarchical has it so in any case. Other policies take users in the "
         "order of Slurm's fair-share factor within a class.",
     )
-    pack: presets.PackSettings = table()
+    backfill: bool = setting(True, "Jobs may pass one that does not fit now. false: it blocks all behind it.")
     migration: presets.MigrationSettings = table()
+    trials: presets.TrialSettings = table()
     defragment: presets.DefragmentSettings = table()
     locality: presets.LocalitySettings = table()
     separate: presets.SeparateSettings = table()
     grow: presets.GrowSettings = table()
-    fifo: presets.FifoSettings = table()
     gandiva: presets.GandivaSettings = table()
-    tiresias_las: presets.TiresiasLasSettings = table()
+    tiresias: presets.QueueSettings = table()
     tiresias_gittins: presets.TiresiasGittinsSettings = table()
-    fifo_skip: presets.FifoSkipSettings = table()
-    sjf: presets.SjfSettings = table()
-    srtf: presets.SrtfSettings = table()
-    srsf: presets.SrsfSettings = table()
-    allox: rounds.AlloxSettings = table()
-    gavel_cost: rounds.GavelCostSettings = table()
-    gavel_cost_slo: rounds.GavelCostSloSettings = table()
-    gavel_fifo: rounds.GavelFifoSettings = table()
-    gavel_ftf: rounds.GavelFtfSettings = table()
-    gavel_gandiva: rounds.GavelGandivaSettings = table()
-    gavel_hierarchical: rounds.GavelHierarchicalSettings = table()
-    gavel_las: rounds.GavelLasSettings = table()
-    gavel_makespan: rounds.GavelMakespanSettings = table()
-    gavel_max_throughput: rounds.GavelMaxThroughputSettings = table()
-    gavel_sjf: rounds.GavelSjfSettings = table()
-    gavel_strategy_proof: rounds.GavelStrategyProofSettings = table()
-    isolated: rounds.IsolatedSettings = table()
-    proportional: rounds.ProportionalSettings = table()
+    rounds: RoundSettings = table()
+    allocation: AllocationTable = table()
 
-    @model_validator(mode="before")
+    _deprecated: tuple[str, ...] = PrivateAttr(())
+
+    @model_validator(mode="wrap")
     @classmethod
-    def _dashes(cls, values: Any) -> Any:
-        """`[policy.tiresias-las]` is the table of the preset of that name, too."""
+    def _moved(cls, values: Any, read: Callable[[Any], PolicySettings]) -> PolicySettings:
+        """Tables are written with dashes, too. Deprecated keys are read as those that they are now."""
         if not isinstance(values, dict):
-            return values
+            return read(values)
         named = {key.replace("-", "_") if isinstance(key, str) else key: v for key, v in values.items()}
         if len(named) < len(values):
             twice = next(key for key in values if key not in named)
@@ -116,7 +141,35 @@ class PolicySettings(Section):
             moves = named.get("moves")
             named |= {"name": parts.get(name, name)} if isinstance(name := named.get("name"), str) else {}
             named |= {"moves": [parts.get(m, m) for m in moves]} if isinstance(moves, list) else {}
-        return named
+        said = take_moved(named, MOVED, cls.model_fields)
+        made = read(named)
+        made._deprecated = tuple(said)
+        return made
+
+    @model_validator(mode="after")
+    def _suits_the_allocation(self) -> PolicySettings:
+        section = SETTINGS.get(self.name, Section)
+        try:
+            section.model_validate(self.allocation.model_dump(include=set(section.model_fields)))
+        except ValidationError as error:
+            raise ValueError(f"allocation.{first_wrong(error)} with {self.name}") from None
+        return self
+
+    @property
+    def deprecated(self) -> tuple[str, ...]:
+        """A sentence about each deprecated key that the file has."""
+        return self._deprecated
+
+    @property
+    def in_use(self) -> dict[str, Any]:
+        """What the policy in use reads, by whole key such as `policy.rounds.round_seconds`. A site's own
+        reads nothing here."""
+        keys = POLICIES.get(self.name, {}).items()
+        return {f"{table}.{key}": self._value(table, key) for key, table in keys}
+
+    def _value(self, table: str, key: str) -> Any:
+        _, _, name = table.partition(".")
+        return getattr(getattr(self, name.replace("-", "_")) if name else self, key)
 
     @property
     def reads_shares(self) -> bool:
@@ -126,19 +179,4 @@ class PolicySettings(Section):
     @property
     def reads_rates(self) -> bool:
         """Whether the policy may decide by how fast jobs go where they are: orders alone do not."""
-        return bool(self.moves) or self.chosen is None or isinstance(self.chosen, rounds.RoundSettings)
-
-    @property
-    def chosen(self) -> Section | None:
-        """The settings of the preset in use. None: a site's own policy, which has none here."""
-        if self.name not in policy_names():
-            return None
-        section = getattr(self, self.name.replace("-", "_"))
-        assert isinstance(section, Section)
-        return section
-
-
-@cache
-def policy_names() -> tuple[str, ...]:
-    others = {*_OF_ALL, *presets.MOVE_NAMES}
-    return tuple(name.replace("_", "-") for name in PolicySettings.model_fields if name not in others)
+        return bool(self.moves) or self.name in SETTINGS or self.name not in POLICIES

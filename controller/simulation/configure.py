@@ -11,6 +11,7 @@ from controller.errors import SettingsError
 from controller.policies.site import is_site_part
 from controller.settings.base import parse_toml
 from controller.settings.loading import check_values, read_values
+from controller.settings.policies import MOVED, POLICIES
 from controller.settings.schema import Settings
 
 _PART = re.compile(r"""(?:[^,\[{"']|\[[^]]*\]|\{[^}]*\}|"[^"]*"|'[^']*'|[\[{"'])+""")
@@ -73,7 +74,9 @@ def configure(
         key = key.strip()
         if not equals or not key:
             raise SettingsError(f"--set {change}: must be KEY=VALUE, such as queue_limits=[3250.0]")
-        parts = key.split(".") if "." in key else ["policy", "own" if site_part else name, key]
+        if "." not in key:
+            key = f"policy.own.{key}" if site_part else _whole(key, name, change)
+        parts = key.split(".")
         if parts == ["policy", "name"] and policy is not None:
             raise SettingsError(f"--set {change}: the policy is {policy} already")
         _set(values, parts, _value(text.strip()), change)
@@ -81,6 +84,15 @@ def configure(
         own = "cooperative" if table.get("name", "gandiva") == "gandiva" else "requeue"
         values.setdefault("requests", {}).setdefault("suspend", own)
     return check_values(values, source)
+
+
+def _whole(key: str, name: str, change: str) -> str:
+    """The whole key that one of the policy's own is."""
+    own = POLICIES.get(name, {})
+    if key in own or name not in POLICIES or f"policy.{name}.{key}" in MOVED:
+        return f"{own.get(key, f'policy.{name}')}.{key}"
+    has = f"it has {', '.join(own)}" if own else "it has none of its own"
+    raise SettingsError(f"--set {change}: {name} has no such setting; {has}; others are named TABLE.KEY")
 
 
 def _value(text: str) -> Any:
@@ -91,6 +103,10 @@ def _value(text: str) -> Any:
 
 
 def _set(values: dict[str, Any], parts: Sequence[str], value: Any, change: str) -> None:
+    for old in (old.split(".") for old, now in MOVED.items() if now.key == ".".join(parts)):
+        for name in (old[1], old[1].replace("-", "_")):
+            if isinstance(there := values["policy"].get(name), dict):
+                there.pop(old[2], None)
     table = values
     for i, part in enumerate(parts[:-1]):
         # A policy's table may be written with dashes or underscores.

@@ -92,9 +92,8 @@ class Simulation:
     def __post_init__(self) -> None:
         """Raises TraceError, SimulationError, or SettingsError where the policy cannot be made, or where its
         settings name a GPU type that the cluster does not have."""
-        chosen = self.settings.policy.chosen
-        for wrong in unknown_types(chosen, self.cluster.models) if chosen else ():
-            raise SettingsError(f"policy.{self.settings.policy.name}.{wrong} of the cluster")
+        for wrong in unknown_types(self.settings.policy.in_use, self.cluster.models):
+            raise SettingsError(f"{wrong} of the cluster")
         if self.settings.simulation.placement == "count":
             self.cluster = self.cluster.counted(by_server=self.settings.policy.name == "gandiva")
         costs = self.settings.simulation

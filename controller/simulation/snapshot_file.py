@@ -53,8 +53,10 @@ class RecordedDecision:
 
 
 def dump_decision(decision: RecordedDecision) -> bytes:
-    used = {name.replace("-", "_") for name in (decision.policy.name, *decision.policy.moves)}
-    table = decision.policy.model_dump(mode="json", include={"name", "moves", "fair_share", *used})
+    policy = decision.policy
+    used = {key.split(".")[1].replace("-", "_") for key in policy.in_use} | {*policy.moves}
+    used |= {"trials", "migration"} if policy.moves else set()
+    table = policy.model_dump(mode="json", include={"name", "moves", "fair_share", *used})
     # JSON has no keys but strings.
     rates = {
         model: [as_json(pair) for pair in known.items()] for model, known in decision.snapshot.rates.items()

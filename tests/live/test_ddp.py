@@ -38,7 +38,8 @@ SETTINGS = pytest.mark.settings(
         "moves": ["defragment", "grow"],
         "defragment": {"free_fraction": 0.5},
         # What the ranks do here takes as long with four as with two: no growth is judged.
-        "grow": {"idle_seconds": 3.0, "trial_seconds": 3600.0},
+        "grow": {"idle_seconds": 3.0},
+        "trials": {"trial_seconds": 3600.0},
     },
     suspend=SUSPEND,
 )

@@ -28,13 +28,14 @@ LARGE = LONGER.replace("4096", "16384")
 CONTEXT_MIB = 400
 SMALL_MIB, LARGE_MIB, GPU_MIB = 4096 + CONTEXT_MIB, 16384 + CONTEXT_MIB, 80 << 10
 LIMIT = "memory limit of each GPU is"
-PACKING = {"moves": ["pack"], "pack": {"trial_seconds": 3.0, "gain_fraction": 0.3}}
+PACKING = {"moves": ["pack"], "trials": {"trial_seconds": 3.0, "gain_fraction": 0.3}}
 """Two of `COMMAND` do 1.7 times together what they do in turns, two of `HEAVY` just as much."""
-EAGER = {"moves": ["pack"], "pack": {"trial_seconds": 3.0, "gain_fraction": 0.05, "cooldown_seconds": 5.0}}
+EAGER = {"moves": ["pack"], "trials": {"trial_seconds": 3.0, "gain_fraction": 0.05, "cooldown_seconds": 5.0}}
 """A trial that a busy machine has spoilt is repeated."""
 PAIRED = {
     "name": "gavel-las",
-    "gavel-las": {"round_seconds": 4.0, "space_sharing": True},
+    "rounds": {"round_seconds": 4.0},
+    "allocation": {"space_sharing": True},
 }
 pytestmark = [pytest.mark.live, pytest.mark.settings(policy={**QUICK["policy"], **PACKING})]
 

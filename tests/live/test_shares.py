@@ -15,7 +15,7 @@ READ_OFTEN = {"shares_interval_seconds": 1.0}
 HIERARCHICAL = {
     **QUICK["policy"],
     "name": "gavel-hierarchical",
-    "gavel-hierarchical": {"round_seconds": ROUND_SECONDS},
+    "rounds": {"round_seconds": ROUND_SECONDS},
 }
 pytestmark = [
     pytest.mark.live,

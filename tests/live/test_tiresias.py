@@ -19,7 +19,7 @@ WHOLE_NODE = ("--gandiva", "--gres=gpu:4", "-w", "n2")
 def tiresias(promote_knob_ratio: float) -> pytest.MarkDecorator:
     """The controller with Tiresias-L; a job on four GPUs leaves queue 1 after two seconds."""
     settings = {"queue_limits": [LIMIT_GPU_SECONDS], "promote_knob_ratio": promote_knob_ratio}
-    return pytest.mark.settings(policy={"name": "tiresias-las", "tiresias-las": settings})
+    return pytest.mark.settings(policy={"name": "tiresias-las", "tiresias": settings})
 
 
 def times(site: Site, job_id: int) -> list[Hold]:

@@ -106,7 +106,7 @@ def read_problem(text: str, source: str, settings: type[Section]) -> tuple[Given
         raise ProblemError(f"{source}: {_problem(error.errors()[0], prefix)}") from None
     except AllocationError as error:
         raise ProblemError(f"{source}: {error}") from None
-    for mistake in unknown_types(options, given.types):
+    for mistake in unknown_types(dict(options), given.types):
         raise ProblemError(f"{source}: options.{mistake}")
     return given, options
 

@@ -171,16 +171,15 @@ _NAME_TYPES = ("agnostic_type", "prices")
 """Keys, also of the rounds, whose values name GPU types."""
 
 
-def named_types(settings: Section) -> Iterator[tuple[str, str]]:
-    """The GPU types that these settings name, each with its key."""
-    for key in _NAME_TYPES:
-        named = getattr(settings, key, ())
-        for name in [named] if isinstance(named, str) else named:
-            if name:
-                yield key, name
+def named_types(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The GPU types that these settings name, each with its key. `settings`: their values by key, such as
+    `prices` or `policy.allocation.prices`."""
+    for key, named in settings.items():
+        if key.rpartition(".")[2] in _NAME_TYPES:
+            yield from ((key, name) for name in ([named] if isinstance(named, str) else named) if name)
 
 
-def unknown_types(settings: Section, types: Collection[str]) -> Iterator[str]:
+def unknown_types(settings: Mapping[str, Any], types: Collection[str]) -> Iterator[str]:
     """A sentence about each type that these settings name and that is none of `types`."""
     for key, name in named_types(settings):
         if name not in types:

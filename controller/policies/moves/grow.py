@@ -44,18 +44,18 @@ from controller.policies.moves.shrink import Shrinking
 from controller.policies.moves.trials import Trial, Trials
 from controller.policies.placement.draft import Draft
 from controller.policies.recalled import recalled
-from controller.policies.settings import GrowSettings
+from controller.policies.settings import GrowSettings, TrialSettings
 
 
 class Grow:
     """First trials are judged, then jobs shrink for others, then jobs grow."""
 
-    def __init__(self, settings: GrowSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: GrowSettings, trials: TrialSettings) -> None:
+        self._settings, self._trials = settings, trials
 
     def propose(self, snapshot: Snapshot, draft: Draft) -> None:
-        record, settings = recalled(draft.remembered.get(NAME), Record, Record()), self._settings
-        trials = Trials(snapshot, draft, NAME, settings)
+        record = recalled(draft.remembered.get(NAME), Record, Record())
+        trials = Trials(snapshot, draft, NAME, self._trials)
         record.grown = {job_id: entry for job_id, entry in record.grown.items() if job_id in snapshot.jobs}
         waiting = waiting_jobs(snapshot, draft)
         needs = Needs(snapshot, draft, waiting)
@@ -65,7 +65,7 @@ class Grow:
                 trials.end(trial)
         self._judge(snapshot, draft, trials, record, shrinking)
         self._grow(snapshot, draft, trials, record, needs)
-        if settings.in_place:
+        if self._settings.in_place:
             _widen(snapshot, draft)
         trials.save()
         record.save(draft)
@@ -88,7 +88,7 @@ class Grow:
             trials.end(trial)
             trials.judge(trial.what, gain)
             words = f"it does {gain:.2f} times what it did on {before} GPU{'s' * (before > 1)}"
-            if _is_gain(gain, self._settings):
+            if _is_gain(gain, self._trials):
                 words = f"keeps its {len(job.placement.gpus)} GPUs: {words}"
                 draft.say(job.id, Why(Reason.KEEPS_GPUS, words))
                 draft.note(NAME, Verdict.KEPT, [job.id], gain)
@@ -111,7 +111,7 @@ class Grow:
         for name, gpus in sorted(free.items()):
             # It goes on with the GPUs that it has, too.
             sound = [job for job in jobs[name] if job.placement.gpus == usable_gpus(snapshot, job)]
-            growing = _Growing(snapshot, trials, sound, gpus, self._settings)
+            growing = _Growing(snapshot, trials, sound, gpus, self._trials)
             if growing.next() is None or needs.at(name):
                 continue
             since, count = idle_before.get(name, (snapshot.time, len(gpus)))
@@ -135,7 +135,7 @@ class _Growing:
         trials: Trials,
         jobs: Iterable[Job],
         free: list[GpuId],
-        settings: GrowSettings,
+        settings: TrialSettings,
     ) -> None:
         self._snapshot, self._trials, self._settings, self._left = snapshot, trials, settings, list(free)
         self._sizes = {job.id: len(job.placement.gpus) for job in jobs}
@@ -197,7 +197,7 @@ class _Growing:
         return (rates[2 * size] - rates[size]) / rates.get(job.request.size.wanted, rates[size]) / size
 
 
-def _is_gain(gain: float, settings: GrowSettings) -> bool:
+def _is_gain(gain: float, settings: TrialSettings) -> bool:
     return gain > 1 + settings.gain_fraction
 
 

@@ -22,7 +22,7 @@ from controller.policies.moves.trials import Trials
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.sharing import can_join, peak_bytes, refusal_to_share, utilization
 from controller.policies.recalled import recalled
-from controller.policies.settings import PackSettings
+from controller.policies.settings import TrialSettings
 
 NAME = "pack"
 """What the draft remembers under it, where one plan does not look at all running jobs: that with which the
@@ -41,7 +41,7 @@ IN_TURNS = 1.0
 class Pack:
     """At most two jobs on a GPU."""
 
-    def __init__(self, settings: PackSettings) -> None:
+    def __init__(self, settings: TrialSettings) -> None:
         self._settings = settings
 
     def propose(self, snapshot: Snapshot, draft: Draft) -> None:

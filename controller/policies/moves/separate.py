@@ -20,7 +20,7 @@ from controller.policies.moves.trials import Trial, Trials
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.gangs import accepts
 from controller.policies.recalled import recalled
-from controller.policies.settings import MigrationSettings, SeparateSettings
+from controller.policies.settings import MigrationSettings, SeparateSettings, TrialSettings
 
 NAME = "separate"
 
@@ -28,12 +28,12 @@ NAME = "separate"
 class Separate:
     """First trials are judged, then one job leaves each server where jobs are slow."""
 
-    def __init__(self, settings: SeparateSettings, migration: MigrationSettings) -> None:
-        self._settings, self._migration = settings, migration
+    def __init__(self, own: SeparateSettings, trials: TrialSettings, migration: MigrationSettings) -> None:
+        self._settings, self._trials, self._migration = own, trials, migration
 
     def propose(self, snapshot: Snapshot, draft: Draft) -> None:
-        settings, record = self._settings, recalled(draft.remembered.get(NAME), _Record, _Record())
-        trials = Trials(snapshot, draft, NAME, settings)
+        record = recalled(draft.remembered.get(NAME), _Record, _Record())
+        trials = Trials(snapshot, draft, NAME, self._trials)
         self._judge(snapshot, draft, trials, record)
         servers = _Servers(snapshot, draft)
         record.follow(snapshot, servers.jobs, self._migration.cooldown_seconds)
@@ -63,7 +63,7 @@ class Separate:
             draft.say(job_id, Why(Reason.KEEPS_GPUS, f"stays where it went to: {words}"))
 
     def _is_gain(self, gain: float) -> bool:
-        return gain > 1 + self._settings.gain_fraction
+        return gain > 1 + self._trials.gain_fraction
 
     def _leave(
         self,

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from controller.model import JobId, Snapshot
 from controller.policies.placement.draft import Draft
 from controller.policies.recalled import recalled
+from controller.policies.settings import TrialSettings
 
 NAME = "trials"
 """What the draft remembers them under."""
@@ -24,13 +25,6 @@ LOOK_FRACTION = 0.25
 """and the more seldom the longer the wait was: after such a part of it."""
 PATIENCE = 10.0
 """A trial ends without rates after so many times its length."""
-
-
-class TrialSettings(Protocol):
-    """Of a move with trials: how long they are, and how long their results hold."""
-
-    trial_seconds: float
-    cooldown_seconds: float
 
 
 class Trial(NamedTuple):

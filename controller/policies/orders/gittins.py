@@ -9,8 +9,9 @@ from controller.model import Job, Note, Usage
 from controller.policies.orders.gittins_index import Distribution, SimulatorTable
 from controller.policies.orders.order import Order, Rank, numbers
 from controller.policies.orders.queues import Queues, as_note
-from controller.policies.settings import TiresiasGittinsSettings
+from controller.policies.settings import QueueSettings, TiresiasGittinsSettings
 
+Sizes = Sequence[float]
 _REFIT_SHARE = 20
 """The distribution is made anew when one in so many samples is new: with it all ranks change."""
 _PREEMPTION_SHARE = 0.05
@@ -25,22 +26,22 @@ class Gittins(Queues):
     """
 
     def __init__(
-        self, settings: TiresiasGittinsSettings, samples: Sequence[float] = (), fitted: Sequence[float] = ()
+        self, queues: QueueSettings, own: TiresiasGittinsSettings, samples: Sizes = (), fitted: Sizes = ()
     ) -> None:
         """`samples`: GPU-seconds of finished jobs to begin with; `fitted`: of those learned since."""
-        super().__init__(settings)
-        self._kept_seconds = settings.preemption_seconds / _PREEMPTION_SHARE
-        self._index, self._samples, self._fitted = settings, tuple(samples), tuple(fitted)
+        super().__init__(queues)
+        self._kept_seconds = own.preemption_seconds / _PREEMPTION_SHARE
+        self._index, self._samples, self._fitted = own, tuple(samples), tuple(fitted)
         sizes = [*self._samples, *self._fitted]
-        if settings.learn:
-            sizes = sizes[-settings.samples_kept :]
-        self._enough = len(sizes) >= settings.samples_needed
-        self.epoch_seconds = settings.interval_seconds if self._enough else math.inf
+        if kept := own.samples_kept:
+            sizes = sizes[-kept:]
+        self._enough = len(sizes) >= own.samples_needed
+        self.epoch_seconds = queues.interval_seconds if self._enough else math.inf
         self._distribution = Distribution(sizes)
         self._table: SimulatorTable | None = None
-        if self._enough and settings.mode != "textbook" and settings.quantum != "sup":
-            integer = settings.mode == "tiresias-sim-integer"
-            self._table = SimulatorTable(sizes, settings.quantum_gpu_seconds, integer=integer)
+        if self._enough and own.mode != "textbook" and own.quantum != "sup":
+            integer = own.mode == "tiresias-sim-integer"
+            self._table = SimulatorTable(sizes, own.quantum_gpu_seconds, integer=integer)
 
     def index(self, served: float, queue: int) -> float:
         """The chance of finishing per unit of service spent on trying: the larger the earlier."""
@@ -65,7 +66,7 @@ class Gittins(Queues):
 
     def ended(self, common: Mapping[str, Any], usage: Usage, now: float) -> Mapping[str, Any]:
         served, kept = usage.served(now), self._index.samples_kept
-        if not self._index.learn or served <= 0:
+        if not kept or served <= 0:
             return common
         learned, fitted = numbers(common.get("learned")), numbers(common.get("fitted"))
         before = common.get("unfitted")
@@ -79,4 +80,4 @@ class Gittins(Queues):
         fitted = tuple(numbers(common.get("fitted")))
         if fitted == self._fitted:
             return self
-        return Gittins(self._index, self._samples, fitted)
+        return Gittins(self._settings, self._index, self._samples, fitted)

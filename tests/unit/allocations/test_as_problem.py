@@ -62,9 +62,7 @@ def answer(stated: AsProblem, given: Given) -> Solution:
 
 @pytest.mark.parametrize("name", ALLOCATIONS)
 def test_the_answer_is_the_allocation(name: str) -> None:
-    settings = PolicySettings(name=name).chosen
-    assert settings is not None
-    stated = AsProblem(name, settings)
+    stated = AsProblem(name, PolicySettings(name=name).allocation)
     directly = ALLOCATIONS[name](SETTINGS[name]()).allocate(GIVEN, find)
     found = stated.read(answer(stated, GIVEN))
     for jobs, row in directly.fractions.items():

@@ -288,6 +288,19 @@ async def test_without_slurm_and_settings_the_rest_is_examined(
     assert "cluster.adapter" in errors["settings"].found
 
 
+async def test_deprecated_settings_are_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def silent(*_argv: str, what: str) -> str:
+        raise ClusterUnavailable(f"{what}: cannot run scontrol")
+
+    monkeypatch.setattr(gather, "run", silent)
+    old = tmp_path / "gandiva.toml"
+    old.write_text("[policy.pack]\ntrial_seconds = 30\n")
+    found = await gather.examine(gather.Request(old, user="nobody-of-this-name", deadline_seconds=60))
+    (warning,) = [f for f in found if f.check == "settings" and f.level is Level.WARNING]
+    assert "is deprecated" in warning.found and warning.change == f"edit {old}"
+    assert "policy.pack.trial_seconds" in warning.found and "policy.trials.trial_seconds" in warning.found
+
+
 @pytest.fixture
 def slurm_with_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     node = {"name": "n1", "state": ["IDLE"], "gres": "gpu:a100_0:1,shard:a100_0:16", "version": "26.05.5"}

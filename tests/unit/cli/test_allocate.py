@@ -147,7 +147,7 @@ def changed(place: str, value: Any) -> dict[str, Any]:
             "job 4: slo_seconds_left: needs steps_left",
         ),
         (changed("entities", [{"name": "a"}]), "job 4: entity: '' is none of a"),
-        (changed("options.solver", "magic"), "options.solver: must be 'clarabel', 'highs' or 'ecos'"),
+        (changed("options.solver", "magic"), "options.solver: must be 'clarabel' or 'highs'"),
         (
             changed("options.agnostic_type", "a100"),
             "options.agnostic_type: 'a100' is none of the types k80, v100",

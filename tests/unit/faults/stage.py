@@ -19,7 +19,8 @@ from controller.observe.requests import parse_request
 from controller.policies.moves.pack import Pack
 from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
-from controller.policies.settings import PackSettings, TiresiasLasSettings
+from controller.policies.settings import QueueSettings, TrialSettings
+from controller.settings.policies import PolicySettings
 from controller.slurm.port import JobState
 from controller.slurm.simulated import SimulatedJob
 from tests.unit.faults.faulty import Faults, FaultyCluster, FaultyNodes
@@ -34,16 +35,18 @@ REQUEUE_DELAY_SECONDS = 3.0
 
 def policies() -> dict[str, Callable[[], Policy]]:
     """Policies that switch often."""
-    queues = TiresiasLasSettings(queue_limits=[10.0, 30.0], promote_knob_ratio=2.0)
-    return {"gandiva": gandiva, "tiresias-las": lambda: PRESETS["tiresias-las"](queues, ()), "fifo": fifo}
+    queues = QueueSettings(queue_limits=[10.0, 30.0], promote_knob_ratio=2.0)
+    settings = PolicySettings(name="tiresias-las", tiresias=queues)
+    return {"gandiva": gandiva, "tiresias-las": lambda: PRESETS["tiresias-las"](settings, ()), "fifo": fifo}
 
 
 def packing_policies() -> dict[str, Callable[[], Policy]]:
     """The same, where jobs share GPUs."""
-    queues = TiresiasLasSettings(queue_limits=[5.0, 10.0, 30.0], promote_knob_ratio=2.0)
+    queues = QueueSettings(queue_limits=[5.0, 10.0, 30.0], promote_knob_ratio=2.0)
+    settings = PolicySettings(name="tiresias-las", tiresias=queues)
     return {
-        "gandiva": lambda: gandiva(Pack(PackSettings())),
-        "tiresias-las": lambda: PRESETS["tiresias-las"](queues, (Pack(PackSettings()),)),
+        "gandiva": lambda: gandiva(Pack(TrialSettings())),
+        "tiresias-las": lambda: PRESETS["tiresias-las"](settings, (Pack(TrialSettings()),)),
     }
 
 

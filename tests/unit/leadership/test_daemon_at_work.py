@@ -149,6 +149,16 @@ async def test_signals_reload_the_settings_and_record_a_decision(site: Site) -> 
     assert (await asyncio.to_thread(site.client.status)).policy == "fifo", "the old settings stay in force"
 
 
+async def test_a_reload_warns_of_deprecated_settings(site: Site) -> None:
+    await site.start()
+    site.path.write_text(site.path.read_text() + "[policy.tiresias-las]\nqueue_limits = [60]\n")
+    signal.raise_signal(signal.SIGHUP)
+    log = site.folder / "log"
+    await site.until(lambda: log.exists() and "settings reloaded" in log.read_text())
+    said = [line for line in log.read_text().splitlines() if "deprecated" in line]
+    assert len(said) == 1 and "policy.tiresias-las.queue_limits" in said[0] and str(site.path) in said[0]
+
+
 async def test_a_slurm_that_is_away_is_a_problem_until_it_answers(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

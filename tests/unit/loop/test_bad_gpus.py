@@ -19,6 +19,7 @@ from controller.nodes.port import NodeSample
 from controller.policies.moves.balance import Balance
 from controller.policies.presets import PRESETS
 from controller.policies.settings import GandivaSettings, MigrationSettings
+from controller.settings.policies import PolicySettings
 from controller.slurm.port import JobState
 from tests.contract.troubled import TroubledNodes
 from tests.unit.loop.world import SLICE_SECONDS, World, run
@@ -145,7 +146,8 @@ def test_where_nvml_could_not_be_read_the_next_try_is_in_seconds(tmp_path: Path)
 def test_a_suspended_job_with_a_store_leaves_its_bad_gpu(tmp_path: Path) -> None:
     async def scenario() -> None:
         policy = PRESETS["gandiva"](
-            GandivaSettings(slice_seconds=SLICE_SECONDS, max_jobs_per_gpu=8), (Balance(MigrationSettings()),)
+            PolicySettings(gandiva=GandivaSettings(slice_seconds=SLICE_SECONDS, max_jobs_per_gpu=8)),
+            (Balance(MigrationSettings()),),
         )
         world, nodes = sick_world(tmp_path, nodes=2, gpus=1, policy=policy)
         world.cluster.set_node("n2", up=False)

@@ -25,25 +25,20 @@ from controller.model import (
     Target,
 )
 from controller.policies.moves.grow import Grow
-from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
-from controller.policies.settings import FifoSettings, GrowSettings
+from controller.policies.settings import GrowSettings, TrialSettings
 from controller.slurm.port import JobState
 from controller.slurm.simulated import SlurmCosts
-from tests.unit.loop.world import World, gandiva, run
+from tests.unit.loop.world import World, fifo, gandiva, run
 from tests.unit.policies.ideal import gpu_set, make_job, running
 
 IDLE_SECONDS = 40.0
 """Long enough for a rate to be measured: the first of 25 mini-batches of a second."""
 
 
-def fifo(*moves: Grow) -> Policy:
-    return PRESETS["fifo"](FifoSettings(), moves)
-
-
 @pytest.fixture(params=["fifo", "gandiva"])
 def policy(request: pytest.FixtureRequest) -> Policy:
-    move = Grow(GrowSettings(idle_seconds=IDLE_SECONDS, trial_seconds=30.0))
+    move = Grow(GrowSettings(idle_seconds=IDLE_SECONDS), TrialSettings(trial_seconds=30.0))
     return fifo(move) if request.param == "fifo" else gandiva(move)
 
 
@@ -129,7 +124,9 @@ def test_a_job_with_a_store_grows_and_waits_from_what_it_has_saved(tmp_path: Pat
     """Whatever it is suspended by. Nothing of its work is lost, also where others take its GPUs."""
 
     async def scenario() -> None:
-        world = World(tmp_path, policy=gandiva(Grow(GrowSettings(idle_seconds=IDLE_SECONDS))))
+        world = World(
+            tmp_path, policy=gandiva(Grow(GrowSettings(idle_seconds=IDLE_SECONDS), TrialSettings()))
+        )
         job = world.submit(1, work_seconds=2000, suspend="cooperative", max_gpus=4)
         world.nodes.storing.add(job)
         world.start()
@@ -173,7 +170,7 @@ def test_a_new_controller_finds_the_growth_under_way(tmp_path: Path, policy: Pol
 
 def test_stopped_after_it_grew_it_waits_as_it_was_asked_for(tmp_path: Path) -> None:
     async def scenario() -> None:
-        grow = Grow(GrowSettings(idle_seconds=IDLE_SECONDS))
+        grow = Grow(GrowSettings(idle_seconds=IDLE_SECONDS), TrialSettings())
         world = World(tmp_path, policy=gandiva(grow))
         job = world.submit(1, suspend="requeue", max_gpus=4)
         world.start()

@@ -16,7 +16,7 @@ from controller.journal.reader import JournalReader
 from controller.model import JobId, Phase
 from controller.nodes.protocol import Saved
 from controller.nodes.simulated import PROGRAM, NodeCosts
-from controller.policies.mechanisms.rounds.settings import GavelLasSettings
+from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.moves.balance import Balance
 from controller.policies.moves.defragment import Defragment
 from controller.policies.moves.locality import Locality
@@ -24,10 +24,10 @@ from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
 from controller.policies.settings import (
     DefragmentSettings,
-    FifoSkipSettings,
     LocalitySettings,
     MigrationSettings,
 )
+from controller.settings.policies import PolicySettings
 from tests.unit.draws import some
 from tests.unit.loop.world import World, gandiva, run
 
@@ -41,10 +41,12 @@ def move(**migration: float) -> Defragment:
 def policy(request: pytest.FixtureRequest) -> Policy:
     if request.param == "gavel-las":
         # Within a round nothing but a move makes room for a gang.
-        return PRESETS["gavel-las"](GavelLasSettings(round_seconds=1000.0), (move(),))
+        return PRESETS["gavel-las"](
+            PolicySettings(name="gavel-las", rounds=RoundSettings(round_seconds=1000.0)), (move(),)
+        )
     if request.param == "gandiva":
         return gandiva(move())
-    return PRESETS["fifo-skip"](FifoSkipSettings(), (move(),))
+    return PRESETS["fifo-skip"](PolicySettings(), (move(),))
 
 
 def nodes(world: World, *jobs: JobId) -> list[tuple[str, ...]]:
@@ -167,9 +169,7 @@ def test_a_spread_gang_comes_together_where_it_has_a_gpu_already(tmp_path: Path,
     options = {} if store else {"suspend": "requeue"}
 
     async def scenario() -> None:
-        policy = PRESETS["fifo-skip"](
-            FifoSkipSettings(), (Locality(LocalitySettings(), MigrationSettings()),)
-        )
+        policy = PRESETS["fifo-skip"](PolicySettings(), (Locality(LocalitySettings(), MigrationSettings()),))
         costs = NodeCosts(0.1, 0.05, 0.05, save_seconds=1.0)
         world = World(tmp_path, nodes=2, gpus=2, policy=policy, node_costs=costs)
         departs = world.submit(1, work_seconds=60)

@@ -22,6 +22,7 @@ from controller.policies.moves.balance import Balance
 from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
 from controller.policies.settings import GandivaSettings, MigrationSettings
+from controller.settings.policies import PolicySettings
 from controller.slurm.port import JobState
 from tests.unit.draws import some
 from tests.unit.loop.world import World, run
@@ -31,7 +32,9 @@ SAVE_SECONDS = 1.0
 
 def policy(slice_seconds: float = 10.0, **migration: float) -> Policy:
     settings = GandivaSettings(slice_seconds=slice_seconds, max_jobs_per_gpu=8)
-    return PRESETS["gandiva"](settings, (Balance(MigrationSettings.model_validate(migration)),))
+    return PRESETS["gandiva"](
+        PolicySettings(gandiva=settings), (Balance(MigrationSettings.model_validate(migration)),)
+    )
 
 
 class Waiting(World):

@@ -12,7 +12,8 @@ from controller.journal.reader import JournalReader
 from controller.policies.moves.pack import Pack
 from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
-from controller.policies.settings import PackSettings, TiresiasLasSettings
+from controller.policies.settings import QueueSettings, TrialSettings
+from controller.settings.policies import PolicySettings
 from controller.slurm.port import JobState
 from tests.unit.loop.world import SLICE_SECONDS, World, gandiva, run
 
@@ -21,9 +22,11 @@ from tests.unit.loop.world import SLICE_SECONDS, World, gandiva, run
 def policy(request: pytest.FixtureRequest) -> Policy:
     """Turns of ten seconds; or the job with less service goes before."""
     if request.param == "gandiva":
-        return gandiva(Pack(PackSettings()))
-    queues = TiresiasLasSettings(queue_limits=[5.0, 10.0, 30.0], promote_knob_ratio=0.0)
-    return PRESETS["tiresias-las"](queues, (Pack(PackSettings()),))
+        return gandiva(Pack(TrialSettings()))
+    queues = QueueSettings(queue_limits=[5.0, 10.0, 30.0], promote_knob_ratio=0.0)
+    return PRESETS["tiresias-las"](
+        PolicySettings(name="tiresias-las", tiresias=queues), (Pack(TrialSettings()),)
+    )
 
 
 def a_world(folder: Path, policy: Policy, **options: object) -> World:
@@ -73,7 +76,7 @@ def test_two_jobs_that_fit_together_run_together_to_their_ends(
 
 def test_two_that_were_parted_take_turns_and_are_never_let_beside_each_other_again(tmp_path: Path) -> None:
     async def scenario() -> None:
-        world = a_world(tmp_path, gandiva(Pack(PackSettings(trial_seconds=3.0))))
+        world = a_world(tmp_path, gandiva(Pack(TrialSettings(trial_seconds=3.0))))
         world.cluster.rate = lambda _job, beside: 1.0 - 0.6 * len(beside)
         jobs = [world.submit(work_seconds=100, pack=True, model="m", steps_per_second=20.0) for _ in range(2)]
         world.start()

@@ -30,9 +30,7 @@ from controller.model import (
 from controller.nodes.protocol import RankSample, RankState
 from controller.observe.paces import Paces
 from controller.observe.rates import ESTIMATE_SECONDS, MAX_CONFIGURATIONS, MAX_MODELS, Rates
-from controller.policies.presets import PRESETS
-from controller.policies.settings import FifoSettings
-from tests.unit.loop.world import SLICE_SECONDS, World, run
+from tests.unit.loop.world import SLICE_SECONDS, World, fifo, run
 
 STAY = (JobId(1), 0.0)
 
@@ -93,7 +91,7 @@ def test_turns_that_come_seldom_see_rates_all_the_same(tmp_path: Path) -> None:
     """As in a simulation, where nothing is looked at until something happens."""
 
     async def scenario() -> None:
-        world = World(tmp_path, nodes=2, gpus=2, policy=PRESETS["fifo"](FifoSettings(), ()), deltas=True)
+        world = World(tmp_path, nodes=2, gpus=2, policy=fifo(), deltas=True)
         world.pace = PaceSettings(interval_seconds=1e6, resync_seconds=1e9)
         jobs = [world.submit(4, nodes=2, model="wide"), world.submit()]
         controller = world.start()

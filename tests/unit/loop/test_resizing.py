@@ -16,13 +16,12 @@ from controller.errors import NodeError
 from controller.journal.reader import JournalReader
 from controller.model import GpuSet, JobId, Phase
 from controller.policies.moves.grow import Grow
-from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
-from controller.policies.settings import FifoSettings, GrowSettings
+from controller.policies.settings import GrowSettings, TrialSettings
 from controller.slurm.port import JobState
 from tests.unit.draws import some
 from tests.unit.loop.test_growing import until
-from tests.unit.loop.world import World, gandiva, run
+from tests.unit.loop.world import World, fifo, gandiva, run
 
 IDLE_SECONDS = 40.0
 STEPS = [Step.CLAIM, Step.PAUSE, Step.OFFLOAD, Step.STOP, Step.NODE_RESUME]
@@ -31,8 +30,8 @@ STEPS = [Step.CLAIM, Step.PAUSE, Step.OFFLOAD, Step.STOP, Step.NODE_RESUME]
 
 @pytest.fixture(params=["fifo", "gandiva"])
 def policy(request: pytest.FixtureRequest) -> Policy:
-    move = Grow(GrowSettings(idle_seconds=IDLE_SECONDS, trial_seconds=30.0, in_place=True))
-    return PRESETS["fifo"](FifoSettings(), (move,)) if request.param == "fifo" else gandiva(move)
+    move = Grow(GrowSettings(idle_seconds=IDLE_SECONDS, in_place=True), TrialSettings(trial_seconds=30.0))
+    return fifo(move) if request.param == "fifo" else gandiva(move)
 
 
 def adaptive(world: World, work_seconds: float = 1000.0) -> JobId:
@@ -211,7 +210,7 @@ def test_sessions_that_cannot_keep_their_job_as_large_as_it_was_asked_for(
 
 def test_suspended_after_it_grew_it_comes_back_as_it_was_asked_for(tmp_path: Path) -> None:
     async def scenario() -> None:
-        grow = Grow(GrowSettings(idle_seconds=IDLE_SECONDS, in_place=True))
+        grow = Grow(GrowSettings(idle_seconds=IDLE_SECONDS, in_place=True), TrialSettings())
         world = World(tmp_path, policy=gandiva(grow))
         job = adaptive(world)
         world.start()

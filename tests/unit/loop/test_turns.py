@@ -14,6 +14,8 @@ from controller.loop.blocks import STALE_SECONDS
 from controller.model import JobId
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import NodeJob, NodePhase
+from controller.policies.mechanisms.rounds.settings import AllocationTable
+from controller.settings.policies import PolicySettings
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.simulated import idle_node
 from tests.unit.loop.test_surviving import Forgotten
@@ -110,13 +112,12 @@ def test_types_in_the_settings_that_no_node_has_are_a_condition(tmp_path: Path) 
     async def scenario() -> None:
         world = World(tmp_path)
         world.policy_name = "gavel-cost"
-        costs = world.settings.policy.gavel_cost.model_copy(update={"prices": {"h100": 2.0}})
-        policy = world.settings.policy.model_copy(update={"gavel_cost": costs})
+        policy = PolicySettings(name="gavel-cost", allocation=AllocationTable(prices={"h100": 2.0}))
         world.settings = world.settings.model_copy(update={"policy": policy})
         controller = world.start()
         await asyncio.sleep(3)
         (sentence,) = controller.conditions.sentences
-        assert sentence.startswith("policy.gavel-cost.prices: 'h100' is none of the types ")
+        assert sentence.startswith("policy.allocation.prices: 'h100' is none of the types ")
         world.cluster.nodes["n9"] = idle_node("n9", "h100", 1, "", 8, 2**30)
         await asyncio.sleep(3)
         assert not controller.conditions.sentences

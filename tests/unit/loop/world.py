@@ -19,7 +19,8 @@ from controller.policies.allocations.worker import answers
 from controller.policies.moves.move import Move
 from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
-from controller.policies.settings import FifoSettings, GandivaSettings
+from controller.policies.settings import GandivaSettings
+from controller.settings.policies import PolicySettings
 from controller.settings.schema import Settings, SuspendSettings
 from controller.simulation.virtual_time import VirtualClock, run_virtual
 from controller.slurm.port import ClusterPort, JobState
@@ -41,12 +42,13 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 def gandiva(*moves: Move) -> Policy:
     """Short slices, and many jobs on a GPU."""
-    return PRESETS["gandiva"](GandivaSettings(slice_seconds=SLICE_SECONDS, max_jobs_per_gpu=8), moves)
+    own = GandivaSettings(slice_seconds=SLICE_SECONDS, max_jobs_per_gpu=8)
+    return PRESETS["gandiva"](PolicySettings(gandiva=own), moves)
 
 
-def fifo() -> Policy:
+def fifo(*moves: Move) -> Policy:
     """First come, first served."""
-    return PRESETS["fifo"](FifoSettings(), ())
+    return PRESETS["fifo"](PolicySettings(name="fifo"), moves)
 
 
 class World:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from controller.policies.assemble import make_policy
@@ -16,6 +16,7 @@ from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.moves.move import Move
 from controller.policies.orders.order import Order
 from controller.policies.protocol import Policy
+from controller.settings.policies import POLICIES as KNOWN
 from controller.settings.policies import PolicySettings
 
 LIMITS = [40.0, 150.0, 600.0]
@@ -35,9 +36,17 @@ def rounds(
 
 def preset(name: str, *moves: str, **settings: Any) -> Callable[[], Policy]:
     """Makes the policy of this name, with these of its own settings."""
-    table: dict[str, Any] = {"name": name, "moves": list(moves), name.replace("-", "_"): settings}
-    made = PolicySettings(**table)
+    made = PolicySettings.model_validate({"moves": list(moves), **tables(name, settings)})
     return lambda: make_policy(made)
+
+
+def tables(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The table [policy] with this policy and these of its own settings, each in its table."""
+    found: dict[str, Any] = {"name": name}
+    for key, value in settings.items():
+        _, _, table = KNOWN[name][key].partition(".")
+        (found.setdefault(table, {}) if table else found)[key] = value
+    return found
 
 
 def las(**settings: Any) -> Callable[[], Policy]:
@@ -54,7 +63,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "las by entry": las(order="queue-entry", promote_knob_ratio=0.0),
     "las late": las(order="queue-entry", demotion="at-events"),
     "las strict": las(backfill=False),
-    "las undiscretised": las(discretised=False, interval_seconds=10.0),
+    "las undiscretised": las(order="least-service", interval_seconds=10.0),
     "rounds": preset("gavel-las", round_seconds=10.0, reset_seconds=40.0, change_types=True),
     "rounds at their ends": preset("gavel-las", round_seconds=10.0, refill=False),
     "gittins": preset("tiresias-gittins", queue_limits=LIMITS, interval_seconds=10.0, samples_needed=3),

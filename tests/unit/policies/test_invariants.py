@@ -82,7 +82,7 @@ def test_many_queues_come_to_least_attained_service(seed: int) -> None:
         make_job(int(j.id), j.gpus, float(int(j.request.duration_seconds or 1) % 9 + 1))
         for j in jobs_of(seed, 5, (1, 2, 4))
     ]
-    whole = las(discretised=False, interval_seconds=1.0)
+    whole = las(order="least-service", interval_seconds=1.0)
     fine = las(queue_limits=[float(i) for i in range(1, 33)], promote_knob_ratio=0.0)
     exact = Ideal(whole, cluster(1, 4), jobs).run()
     queues = Ideal(fine, cluster(1, 4), jobs).run()

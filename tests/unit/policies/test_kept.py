@@ -22,7 +22,7 @@ from controller.settings.policies import PolicySettings
 from controller.solver import ImmediateSolver
 from controller.solver.frames import failed
 from tests.unit.draws import draws
-from tests.unit.policies.presets import POLICIES, las, ordered, preset
+from tests.unit.policies.presets import POLICIES, las, ordered, preset, tables
 from tests.unit.policies.test_random import ORDERS
 from tests.unit.policies.trouble import Trouble
 
@@ -31,19 +31,18 @@ def defragmenting(name: str, **settings: Any) -> Callable[[], Policy]:
     """Whatever is free, it pays, and soon again."""
     migration = {"cost_seconds": 1.0, "cooldown_seconds": 20.0}
     table = {
-        "name": name,
         "moves": ["pack", "defragment", "locality", "balance", "separate"],
         "migration": migration,
     }
     table["defragment"] = {"free_fraction": 0.1}
-    return lambda: make_policy(PolicySettings(**{**table, name.replace("-", "_"): settings}))  # type: ignore[arg-type]
+    return lambda: make_policy(PolicySettings.model_validate({**table, **tables(name, settings)}))
 
 
 def growing(name: str, **settings: Any) -> Callable[[], Policy]:
     """As soon as a GPU is free, and often."""
-    grow = {"idle_seconds": 4.0, "trial_seconds": 6.0, "cooldown_seconds": 30.0}
-    table = {"name": name, "moves": ["pack", "defragment", "grow"], "grow": grow}
-    return lambda: make_policy(PolicySettings(**{**table, name.replace("-", "_"): settings}))  # type: ignore[arg-type]
+    table = {"moves": ["pack", "defragment", "grow"], "grow": {"idle_seconds": 4.0}}
+    table["trials"] = {"trial_seconds": 6.0, "cooldown_seconds": 30.0}
+    return lambda: make_policy(PolicySettings.model_validate({**table, **tables(name, settings)}))
 
 
 ALL: dict[str, Callable[[], Policy]] = {

@@ -15,7 +15,7 @@ from controller.policies.moves import hosts
 from controller.policies.moves.trials import Trials
 from controller.policies.placement.draft import Draft
 from controller.policies.protocol import Policy
-from controller.policies.settings import PackSettings
+from controller.policies.settings import TrialSettings
 from tests.unit.policies.ideal import GIB, Ideal, cluster, gpu_set, make_job, running, suspended
 from tests.unit.policies.presets import preset
 from tests.unit.policies.test_pack import packable
@@ -297,12 +297,12 @@ def test_jobs_of_a_trial_are_busy_for_all_moves() -> None:
     jobs = {JobId(n): running(make_job(n), gpu_set(f"n1:{n}")) for n in (1, 2, 3)}
     snapshot = Snapshot(time=5.0, nodes={}, jobs=jobs)
     draft = Draft(Nothing(), {})
-    long = PackSettings(trial_seconds=60.0, cooldown_seconds=60.0)
+    long = TrialSettings(trial_seconds=60.0, cooldown_seconds=60.0)
     one = Trials(snapshot, draft, "one", long)
     one.begin("this", {JobId(1): 1.0, JobId(2): 1.0})
     one.judge("that", 1.5)
     one.save()
-    other = Trials(snapshot, draft, "other", PackSettings(trial_seconds=60.0, cooldown_seconds=1.0))
+    other = Trials(snapshot, draft, "other", TrialSettings(trial_seconds=60.0, cooldown_seconds=1.0))
     assert [other.busy(job_id) for job_id in jobs] == [True, True, False]
     assert other.of(JobId(1)) is None and other.score("that") is None
     other.save()
@@ -320,7 +320,7 @@ def test_of_a_memory_in_which_a_job_is_on_two_trials_nothing_is_kept(doubled: li
     rows = [["one", "what", ids, [1.0, 1.0], 5.0, 0.0, False] for ids in ([1, 2], doubled)]
     snapshot, draft = Snapshot(time=5.0, nodes={}, jobs=jobs), Draft(Nothing(), {})
     draft.remember("trials", {"open": rows, "judged": {"one that": [1.5, 5.0]}})
-    settings = PackSettings(trial_seconds=60.0, cooldown_seconds=60.0)
+    settings = TrialSettings(trial_seconds=60.0, cooldown_seconds=60.0)
     trials = Trials(snapshot, draft, "one", settings)
     assert not any(map(trials.busy, jobs)) and trials.score("that") is None
     draft.remember("trials", {"open": rows[:1], "judged": {"one that": [1.5, 5.0]}})

@@ -31,7 +31,7 @@ ORDERS: dict[str, Callable[[], Order]] = {
     **WITH_EPOCHS,
     # Ranks hold for the moment only: within an epoch a job that is stopped gets another one.
     "continuous": lambda: Continuous(epoch_seconds=0.0),
-    "gittins": lambda: Gittins(GITTINS.model_copy(update={"interval_seconds": 0.0})),
+    "gittins": lambda: Gittins(QueueSettings(queue_limits=[20.0], interval_seconds=0.0), GITTINS),
 }
 BY_ENTRY = {"las-entry", "las-entry-exact"}
 """Whose order is that in which jobs were stopped, so that it matters which plan stopped them."""

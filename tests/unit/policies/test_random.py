@@ -21,14 +21,13 @@ from controller.policies.orders.queues import Queues
 from controller.policies.orders.simple import Continuous, Fifo, Remaining
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.protocol import Policy
-from controller.policies.settings import PackSettings, QueueSettings, TiresiasGittinsSettings
+from controller.policies.settings import QueueSettings, TiresiasGittinsSettings, TrialSettings
 from tests.unit.policies.ideal import GIB, Ideal, make_job, make_node
 from tests.unit.policies.presets import ordered
 
 LIMITS = QueueSettings(queue_limits=[20.0, 60.0], promote_knob_ratio=1.0)
-GITTINS = TiresiasGittinsSettings(
-    queue_limits=[20.0], samples_needed=3, interval_seconds=7.0, quantum_gpu_seconds=20.0
-)
+GITTINS = TiresiasGittinsSettings(samples_needed=3, quantum_gpu_seconds=20.0)
+GITTINS_LIMITS = QueueSettings(queue_limits=[20.0], interval_seconds=7.0)
 ORDERS: dict[str, Callable[[], Order]] = {
     "fifo": Fifo,
     "srsf": lambda: Remaining(service=True),
@@ -36,7 +35,7 @@ ORDERS: dict[str, Callable[[], Order]] = {
     "las-entry": lambda: Queues(LIMITS.model_copy(update={"order": "queue-entry", "demotion": "at-events"})),
     "las-entry-exact": lambda: Queues(LIMITS.model_copy(update={"order": "queue-entry"})),
     "continuous": lambda: Continuous(epoch_seconds=7.0),
-    "gittins": lambda: Gittins(GITTINS),
+    "gittins": lambda: Gittins(GITTINS_LIMITS, GITTINS),
 }
 
 
@@ -60,7 +59,7 @@ def test_gangs(order: str, bound: bool, seed: int) -> None:
     preempt, keep = order != "fifo", 5.0 if seed == 3 else 0.0
 
     def make() -> Policy:
-        moves = [Pack(PackSettings(trial_seconds=3.0, cooldown_seconds=30.0))] if seed % 2 else []
+        moves = [Pack(TrialSettings(trial_seconds=3.0, cooldown_seconds=30.0))] if seed % 2 else []
         lanes = GangLanes(
             Consolidation("always" if seed == 2 else "never", wait_seconds=30.0), preempt=preempt
         )

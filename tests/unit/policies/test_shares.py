@@ -17,12 +17,11 @@ from controller.policies.share_weights import DividedWeights
 from controller.policies.shares import ByShares
 from controller.settings.policies import PolicySettings
 from tests.unit.policies.ideal import Ideal, cluster, make_job, make_node
-from tests.unit.policies.presets import preset
+from tests.unit.policies.presets import preset, tables
 
 
 def shared(name: str, **settings: Any) -> Callable[[], Policy]:
-    table: dict[str, Any] = {"name": name, "fair_share": True, name.replace("-", "_"): settings}
-    made = PolicySettings(**table)
+    made = PolicySettings.model_validate({"fair_share": True, **tables(name, settings)})
     return lambda: make_policy(made)
 
 

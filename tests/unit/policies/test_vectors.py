@@ -15,7 +15,7 @@ from controller.policies.orders.gittins_index import Distribution, SimulatorTabl
 from controller.policies.orders.queues import Queues
 from controller.policies.placement.consolidation import fit_pack_limit, skew_fraction
 from controller.policies.protocol import Policy
-from controller.policies.settings import QueueSettings, TiresiasLasSettings
+from controller.policies.settings import QueueSettings
 from tests.unit.policies.ideal import Ideal, Timeline, cluster, make_job
 from tests.unit.policies.presets import preset
 
@@ -39,7 +39,7 @@ def gittins(tmp_path: Path, sizes: Sequence[float], **settings: Any) -> Callable
     return preset(
         "tiresias-gittins",
         distribution=str(path),
-        learn=False,
+        samples_kept=0,
         samples_needed=1,
         queue_limits=[],
         interval_seconds=1.0,
@@ -54,7 +54,7 @@ def test_t1_shortest_remaining_service() -> None:
 
 
 def test_t2_two_dimensional_las_per_unit_of_time() -> None:
-    timeline = run(preset("tiresias-las", discretised=False, interval_seconds=1.0), FIGURE_7)
+    timeline = run(preset("tiresias-las", order="least-service", interval_seconds=1.0), FIGURE_7)
     assert units(timeline) == [1, 2, 3, 2, 1, 2, 3, 2, 2, 3, 2, 2, 3, 2, 3, 3]
     assert timeline.jct(FIGURE_7) == [5, 14, 16]
 
@@ -168,7 +168,7 @@ def test_t13_skew_of_the_papers_models(
 ) -> None:
     skew = skew_fraction(Profile(state_bytes=int(size * MIB), largest_tensor_bytes=int(largest * MIB)))
     assert skew is not None and skew * 100 == pytest.approx(percent, abs=0.06)
-    assert (skew > TiresiasLasSettings().pack_limit_fraction) is consolidate
+    assert (skew > QueueSettings().pack_limit_fraction) is consolidate
 
 
 def test_pack_limit_is_fitted_between_those_that_suffer_and_those_that_do_not() -> None:
@@ -183,7 +183,6 @@ def test_pack_limit_is_fitted_between_those_that_suffer_and_those_that_do_not() 
 def test_strict_fifo_blocks_and_fifo_skip_does_not() -> None:
     jobs = [make_job(1, 1, 10), make_job(2, 2, 10, submit=1), make_job(3, 1, 5, submit=2)]
     assert run(preset("fifo"), jobs).ends == {1: 10, 2: 20, 3: 25}
-    assert run(preset("fifo", skip=True), jobs).ends == {1: 10, 3: 7, 2: 20}
     assert run(preset("fifo-skip"), jobs).ends == {1: 10, 3: 7, 2: 20}
 
 

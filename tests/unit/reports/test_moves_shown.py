@@ -43,7 +43,7 @@ PACKS = """
 [policy]
 name = "tiresias-las"
 moves = ["pack"]
-[policy.tiresias-las]
+[policy.tiresias]
 queue_limits = [300.0]
 [requests]
 suspend = "requeue"

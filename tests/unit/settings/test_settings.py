@@ -18,6 +18,7 @@ from controller.settings.loading import (
     parse_settings,
     settings_path,
 )
+from controller.settings.policies import POLICIES
 from controller.settings.schema import Settings, needs_restart
 from scripts.settings_pages import manual, reference
 
@@ -29,7 +30,7 @@ def test_an_empty_file_gives_the_defaults() -> None:
     settings = parse_settings("")
     assert settings == Settings()
     assert settings.requests.suspend is SuspendMethod.COOPERATIVE
-    assert settings.policy.chosen is settings.policy.gandiva
+    assert settings.policy.name == "gandiva"
 
 
 def test_values_are_read() -> None:
@@ -50,7 +51,6 @@ def test_values_are_read() -> None:
     )
     assert settings.suspend.residual_limit_bytes == 3 << 29
     assert settings.nodes.addresses == {"n1": "10.0.0.1:2222"}
-    assert settings.policy.chosen is settings.policy.fifo
     assert settings.policy.gandiva.slice_seconds == 5
     assert settings.policy.gandiva.priority_by_qos == {"high": 10}
     assert settings.api_url == "http://ctl:6822"
@@ -63,13 +63,15 @@ def test_values_are_read() -> None:
         ("[loop]\ninterval_second = 1", "loop.interval_second: no such key; did you mean interval_seconds?"),
         ("[loop]\nretention_days = 1", "loop.retention_days: no such key here; it belongs into [journal]"),
         ("[loop]\nzzz = 1", "loop.zzz: no such key; [loop] has interval_seconds"),
-        ("[policy.fifo]\nx = 3", "policy.fifo.x: no such key; [policy.fifo] has skip"),
-        ("[policy.fifo]\nskip = 1", "policy.fifo.skip = 1: must be true or false"),
+        (
+            "[policy.locality]\nx = 3",
+            "policy.locality.x: no such key; [policy.locality] has assumed_gain_fraction",
+        ),
         ('[policy.gandiva]\nslice_seconds = "60"', "policy.gandiva.slice_seconds"),
         ("[policy.gandiva]\nslice_seconds = nan", "policy.gandiva.slice_seconds = NaN"),
         (
-            "[policy.gavel-cost]\nprices = {v100 = 0}",
-            "policy.gavel-cost.prices.v100 = 0: must be greater than 0",
+            "[policy.allocation]\nprices = {v100 = 0}",
+            "policy.allocation.prices.v100 = 0: must be greater than 0",
         ),
         ("[loop]\ninterval_seconds = 0.01", "loop.interval_seconds = 0.01: must be a number from 0.05 to 60"),
         ("[loop]\ninterval_seconds = nan", "loop.interval_seconds = NaN: must be a number from 0.05 to 60"),
@@ -108,8 +110,8 @@ def test_values_are_read() -> None:
         ("[log]\nfile = 1", "log.file = 1: must be an absolute path"),
         ("[a", "not valid TOML"),
         (
-            "[policy.tiresias-las]\nqueue_limits = [1.0]\n[policy.tiresias_las]\nqueue_limits = [2.0]",
-            'policy = {…}: has the table "tiresias-las" twice, with dashes and with underscores',
+            "[policy.tiresias-gittins]\nmode = 1\n[policy.tiresias_gittins]\nmode = 2",
+            'policy = {…}: has the table "tiresias-gittins" twice, with dashes and with underscores',
         ),
     ],
 )
@@ -204,16 +206,17 @@ def test_settings_cannot_be_changed() -> None:
         Settings().loop.interval_seconds = 3
 
 
-def test_a_policy_without_settings_is_no_policy() -> None:
-    from controller.policies.settings import MOVE_NAMES
-    from controller.settings.policies import PolicySettings, policy_names
+def test_settings_are_few() -> None:
+    assert sum(len(table.keys) for table in tables()) <= 130
 
-    with_settings = set(MOVE_NAMES) - {"balance"}
-    assert {table.name for table in tables() if table.name.startswith("policy.")} == {
-        f"policy.{name}" for name in (*policy_names(), *with_settings, "migration")
-    }
-    for name in policy_names():
-        assert PolicySettings(name=name).chosen is not None
+
+def test_each_key_of_a_policys_table_has_a_policy_that_reads_it() -> None:
+    keys = {key.path for table in tables() for key in table.keys}
+    read = {f"{table}.{key}" for own in POLICIES.values() for key, table in own.items()}
+    of_policies = {key.rpartition(".")[0] for key in read}
+    unread = {key for key in keys - read if key.rpartition(".")[0] in of_policies}
+    assert read <= keys
+    assert unread == {f"policy.{key}" for key in ("name", "moves", "parts", "own", "fair_share")}
 
 
 # -- made from the schema ----------------------------------------------------------------------

@@ -83,7 +83,7 @@ def trace(count: int, seed: int) -> list[TraceJob]:
 
 @pytest.mark.parametrize("policy", ["gandiva", "tiresias-las"])
 def test_packing_gains_time_under_overload(policy: str) -> None:
-    jobs, text = trace(20, 7), "[policy.tiresias-las]\nqueue_limits = [300.0, 1500.0]"
+    jobs, text = trace(20, 7), "[policy.tiresias]\nqueue_limits = [300.0, 1500.0]"
     plain = summary(simulated(jobs, policy, "[]", 4, text).run())
     packed = summary(simulated(jobs, policy, '["pack"]', 4, text).run())
     assert packed["completed"] == plain["completed"] == 20

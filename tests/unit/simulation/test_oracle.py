@@ -41,15 +41,15 @@ from tests.unit.simulation.afresh import Afresh
 POLICIES = (
     '[policy]\nname = "gandiva"\n[policy.gandiva]\nslice_seconds = 20.0\n',
     '[policy]\nname = "gandiva"\nmoves = ["pack"]\n[policy.gandiva]\nslice_seconds = 20.0\n',
-    '[policy]\nname = "tiresias-las"\n[policy.tiresias-las]\nqueue_limits = [60.0, 200.0]\n',
-    '[policy]\nname = "tiresias-las"\nmoves = ["pack"]\n[policy.tiresias-las]\nqueue_limits = [20.0, 60.0]\n',
+    '[policy]\nname = "tiresias-las"\n[policy.tiresias]\nqueue_limits = [60.0, 200.0]\n',
+    '[policy]\nname = "tiresias-las"\nmoves = ["pack"]\n[policy.tiresias]\nqueue_limits = [20.0, 60.0]\n',
     '[policy]\nname = "tiresias-gittins"\n[policy.tiresias-gittins]\nsamples_needed = 2\n'
-    "quantum_gpu_seconds = 50.0\ninterval_seconds = 10.0\n",
+    "quantum_gpu_seconds = 50.0\n[policy.tiresias]\ninterval_seconds = 10.0\n",
     '[policy]\nname = "srtf"\nmoves = ["pack"]\n[requests]\nsuspend = "requeue"\n',
     '[policy]\nname = "fifo"\n',
-    '[policy]\nname = "gavel-las"\n[policy.gavel-las]\nround_seconds = 20.0\nreset_seconds = 60.0\n',
+    '[policy]\nname = "gavel-las"\n[policy.rounds]\nround_seconds = 20.0\nreset_seconds = 60.0\n',
     '[policy]\nname = "gavel-las"\nmoves = ["pack"]\n[requests]\nsuspend = "requeue"\n'
-    "[policy.gavel-las]\nround_seconds = 20.0\nchange_types = true\n",
+    "[policy.rounds]\nround_seconds = 20.0\nchange_types = true\n",
 )
 BY_SEED = POLICIES * 3
 """Each seed is a history of its own."""

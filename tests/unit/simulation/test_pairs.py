@@ -73,7 +73,7 @@ def test_random_pairs_of_gandiva_as_gavel_has_it() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        '[policy]\nname = "gavel-las"\nmoves = ["pack"]\n[policy.gavel-las]\nspace_sharing = true\n',
+        '[policy]\nname = "gavel-las"\nmoves = ["pack"]\n[policy.allocation]\nspace_sharing = true\n',
         '[policy]\nname = "gavel-gandiva"\nmoves = ["pack"]\n',
     ],
 )

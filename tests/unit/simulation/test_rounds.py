@@ -68,7 +68,7 @@ def test_where_no_job_is_nothing_is_decided() -> None:
 @pytest.mark.parametrize(("text", "start"), [(IDEAL, 100), (ROUNDS, 120), (FLOOR, 180)])
 def test_a_timer_of_the_policy_decides_at_a_boundary(text: str, start: float) -> None:
     """`a` has had its share of the first queue after 100 s."""
-    text += "[policy.tiresias-las]\nqueue_limits = [100.0]\ninterval_seconds = 0.0\n"
+    text += "[policy.tiresias]\nqueue_limits = [100.0]\ninterval_seconds = 0.0\n"
     jobs = [TraceJob("a", 0, 1, 1000, 2), TraceJob("b", 0, 1, 20, 3)]
     assert run(jobs, text, "tiresias-las", "v100:1", 1).jobs[1].start_seconds == start
 

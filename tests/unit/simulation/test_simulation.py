@@ -142,7 +142,7 @@ def test_suspend_and_resume_cost_what_the_settings_say() -> None:
     assert long.end_seconds == pytest.approx(18 + 3 + 100 - 11, abs=0.1)
 
 
-SHORT_QUEUE = '[policy.tiresias-las]\nqueue_limits = [60.0]\n[requests]\nsuspend = "{}"\n'
+SHORT_QUEUE = '[policy.tiresias]\nqueue_limits = [60.0]\n[requests]\nsuspend = "{}"\n'
 
 
 @pytest.mark.parametrize(("method", "switch_seconds"), [("cooperative", 1.5), ("requeue", 4.0)])
@@ -385,7 +385,10 @@ def test_a_file_of_settings_says_how_all_policies_preempt(
         ("fifo,srtf,fifo", "fifo is there twice"),
         ("queue_limits=[60]", "queue_limits=[60] belongs to no policy: write NAME:queue_limits=[60]"),
         ("fifo,skip=true", "skip=true belongs to no policy"),
-        ("srtf:nonsense=1", "policy.srtf.nonsense: no such key"),
+        (
+            "srtf:nonsense=1",
+            "--set nonsense=1: srtf has no such setting; it has backfill; others are named TABLE.KEY",
+        ),
         ("tiresias-las:queue_limits=[9,3]", "must be rising numbers"),
         ("tiresias-las:queue_limits=[9", "queue_limits"),
         (":x=1", 'policy.name = ""'),
@@ -424,7 +427,7 @@ def test_labels_of_a_plot_are_within_it() -> None:
     [
         ("queue_limits", "must be KEY=VALUE"),
         ("queue_limits=[9, 3]", "must be rising numbers"),
-        ("nonsense=1", "policy.tiresias-las.nonsense: no such key"),
+        ("nonsense=1", "--set nonsense=1: tiresias-las has no such setting; it has backfill, queue_limits, "),
         ("simulation.round_seconds=-1", "simulation.round_seconds"),
         ("policy.name=srtf", "--set policy.name=srtf: the policy is tiresias-las already"),
     ],
@@ -442,8 +445,8 @@ def test_bad_settings_on_the_command_line(
 @pytest.mark.parametrize(
     ("policy", "change", "key"),
     [
-        ("gavel-cost", "prices={a100 = 2.0, h100 = 1.0}", "prices"),
-        ("gavel-makespan", "agnostic_type=h100", "agnostic_type"),
+        ("gavel-cost", "prices={a100 = 2.0, h100 = 1.0}", "allocation.prices"),
+        ("gavel-makespan", "agnostic_type=h100", "allocation.agnostic_type"),
     ],
 )
 def test_types_in_the_settings_are_those_of_the_cluster(
@@ -454,7 +457,7 @@ def test_types_in_the_settings_are_those_of_the_cluster(
     command = ["simulate", "--trace", str(trace), "--trace-format", "native"]
     command += ["--cluster", "a100:1,v100:1", "--policy", policy, "--set"]
     assert main([*command, change]) == 1
-    said = f"policy.{policy}.{key}: 'h100' is none of the types a100, v100 of the cluster\n"
+    said = f"policy.{key}: 'h100' is none of the types a100, v100 of the cluster\n"
     assert capsys.readouterr().err == f"gandiva: {said}"
     assert main([*command, change.replace("h100", "v100")]) == 0
 

@@ -72,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("seed", range(draws(20, 1000)))
 def test_a_decision_comes_back_as_it_was(folder: Path, seed: int) -> None:
     rng = random.Random(seed)
-    text = '[policy]\nname = "tiresias-las"\nmoves = ["pack"]\n[policy.pack]\ntrial_seconds = 3.0\n'
+    text = '[policy]\nname = "tiresias-las"\nmoves = ["pack"]\n[policy.trials]\ntrial_seconds = 3.0\n'
     policy = parse_settings(text).policy
     decision = RecordedDecision(policy, some(Snapshot, rng), some(Memory, rng), some(Plan, rng))
     (folder / "d.json").write_bytes(dump_decision(decision))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Settings of the presets that serve an allocation in rounds: the rounds', and the allocation's own."""
+"""Settings of the presets that serve an allocation in rounds: the rounds', and those of all allocations."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated
 
 from pydantic import Field
 
@@ -13,7 +14,7 @@ from controller.settings.base import Section, setting
 
 
 class RoundSettings(Section):
-    """What all of them have."""
+    """Rounds, in which allox, isolated, proportional and the policies of Gavel give GPUs to jobs."""
 
     round_seconds: float = setting(
         360.0,
@@ -44,42 +45,13 @@ class RoundSettings(Section):
         "both are known, and it is placed so. For jobs that leave the number of nodes to the policy.",
     )
 
-    @classmethod
-    def __pydantic_init_subclass__(cls, **_options: Any) -> None:
-        """A table is described as its allocation is."""
-        cls.__doc__ = cls.__doc__ or cls.__bases__[-1].__doc__
 
-
-class GavelLasSettings(RoundSettings, own.GavelLasSettings): ...
-
-
-class GavelFifoSettings(RoundSettings, own.GavelFifoSettings): ...
-
-
-class GavelSjfSettings(RoundSettings, own.GavelSjfSettings): ...
-
-
-class GavelMakespanSettings(RoundSettings, own.GavelMakespanSettings): ...
-
-
-class GavelFtfSettings(RoundSettings, own.GavelFtfSettings): ...
-
-
-class GavelMaxThroughputSettings(RoundSettings, own.GavelMaxThroughputSettings): ...
-
-
-class PricedSettings(RoundSettings):
-    """What the cost policies have besides."""
+class AllocationTable(own.GavelMaxThroughputSettings, own.AlloxSettings, own.GavelGandivaSettings):
+    """The allocation that is served in rounds. What an allocation does not read has no effect on it."""
 
     prices: dict[str, Annotated[float, Field(gt=0, le=1e9)]] = setting(
         {}, "Of one GPU for an hour, by type: { v100 = 3.1, k80 = 0.8 }. A type that is not named costs 1."
     )
-
-
-class GavelCostSettings(PricedSettings, own.GavelCostSettings): ...
-
-
-class GavelCostSloSettings(PricedSettings, own.GavelCostSloSettings):
     deadline_ratio: float = setting(
         0.0,
         "A job without a deadline of its own is to end within so many times its declared duration from its "
@@ -87,9 +59,6 @@ class GavelCostSloSettings(PricedSettings, own.GavelCostSloSettings):
         ge=0,
         le=1e6,
     )
-
-
-class GavelHierarchicalSettings(RoundSettings, own.GavelHierarchicalSettings):
     inside: Inside = setting(
         "fairness",
         "How the jobs of a Slurm account share what the account has. fairness: users by their shares, and a "
@@ -100,16 +69,9 @@ class GavelHierarchicalSettings(RoundSettings, own.GavelHierarchicalSettings):
     )
 
 
-class GavelStrategyProofSettings(RoundSettings, own.GavelStrategyProofSettings): ...
-
-
-class AlloxSettings(RoundSettings, own.AlloxSettings): ...
-
-
-class IsolatedSettings(RoundSettings, own.IsolatedSettings): ...
-
-
-class ProportionalSettings(RoundSettings, own.ProportionalSettings): ...
-
-
-class GavelGandivaSettings(RoundSettings, own.GavelGandivaSettings): ...
+TERMS: Mapping[str, tuple[str, ...]] = {
+    "gavel-cost": ("prices",),
+    "gavel-cost-slo": ("prices", "deadline_ratio"),
+    "gavel-hierarchical": ("inside", "inside_of"),
+}
+"""Keys that the rounds read for an allocation."""
