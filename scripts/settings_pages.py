@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 from controller.policies.allocations.settings import SETTINGS
 from controller.settings.describe import Key, tables, to_toml
 from controller.settings.generate import sample
-from controller.settings.policies import MOVED, POLICIES
+from controller.settings.policies import GAVEL, MOVED, POLICIES
 
 _INTRODUCTION = """\
 The controller reads `/etc/gandiva/gandiva.toml`, or the file named by `--config` or `GANDIVA_CONFIG`.
@@ -102,8 +102,12 @@ def _moved() -> Iterator[tuple[str, str]]:
         keys = ", ".join(f"`{key}`" for key in dict.fromkeys(key for *_, key in old_keys))
         of = ", ".join(f"`[policy.{table}]`" for table in dict.fromkeys(table for _, table, _ in old_keys))
         yield f"{keys} of {of}", f"`[{place}]`"
+    gone = ", ".join(
+        f"`{key}`" for key in dict.fromkeys(old.split(".")[2] for old, now in MOVED.items() if not now.key)
+    )
+    yield f"{gone} of the same tables", f"of no effect, where they are `exact`: {GAVEL}"
     for old, now in MOVED.items():
-        if now.instead is not None:
+        if now.key and now.instead is not None:
             yield f"`{old} = {to_toml(now.instead[0])}`", f"`{now.words}`"
 
 

@@ -10,11 +10,15 @@ class Moved(NamedTuple):
     """What a deprecated key is now."""
 
     key: str
-    instead: tuple[bool, Any] | None = None
-    """Its one value that is said with another key, and the value of that one; the other is so anyway."""
+    """Empty: nothing."""
+    instead: tuple[Any, Any] | None = None
+    """Its one value that is said with another key, and the value of that one; the other is so anyway. Of a
+    key that is nothing now: its one value that changes nothing, and what any other one is told."""
 
     @property
     def words(self) -> str:
+        if not self.key:
+            return "of no effect"
         return self.key if self.instead is None else f"{self.key} = {json.dumps(self.instead[1])}"
 
 
@@ -32,11 +36,13 @@ def take_moved(policy: dict[str, Any], moved: Mapping[str, Moved], known: Collec
         if not isinstance(here, dict) or key not in here:
             continue
         policy[table], value = {other: here[other] for other in here if other != key}, here[key]
+        if not now.key and now.instead is not None and value != now.instead[0]:
+            raise ValueError(f"{old} = {json.dumps(value, default=str)}: {now.instead[1]}")
         said.append(f"{old} is deprecated: it is {now.words} now")
         if table not in in_use:
             said[-1] += ", and has no effect with this policy and its moves"
             continue
-        if now.instead is not None and value is not now.instead[0]:
+        if not now.key or (now.instead is not None and value is not now.instead[0]):
             continue
         table, key = _split(now.key)
         there = policy.get(table, {}) if table else policy

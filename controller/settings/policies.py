@@ -45,6 +45,7 @@ def _served(name: str) -> dict[str, str]:
     return {**_keys(RoundSettings, "policy.rounds"), **own}
 
 
+GAVEL = "Gavel's own ways are parts of a site now (benchmarks/fidelity/gavel.toml)"
 _BACKFILL = {"backfill": "policy"}
 _QUEUES = {**_BACKFILL, **_keys(presets.QueueSettings, "policy.tiresias")}
 POLICIES: Mapping[str, Mapping[str, str]] = {
@@ -68,6 +69,11 @@ MOVED: Mapping[str, Moved] = {
         for name, keys in POLICIES.items()
         for key, table in keys.items()
         if table != f"policy.{name}"
+    },
+    **{
+        f"policy.{name}.{key}": Moved("", ("exact", GAVEL))
+        for name in SETTINGS
+        for key in ("formulation", "rounds")
     },
     "policy.fifo.skip": Moved("policy.name", (True, "fifo-skip")),
     "policy.tiresias-las.discretised": Moved("policy.tiresias.order", (False, "least-service")),

@@ -108,9 +108,19 @@ def test_a_value_that_is_said_with_another_key(old: str, new: str) -> None:
     assert parse_settings(old).policy.deprecated
 
 
+def test_gavels_own_ways_are_parts_of_a_site_now() -> None:
+    chosen = '[policy]\nname = "gavel-las"\n[policy.gavel-las]\n'
+    read = parse_settings(f'{chosen}formulation = "exact"\nrounds = "exact"\n').policy
+    assert read.model_dump() == parse_settings(chosen).policy.model_dump()
+    assert read.deprecated[0] == "policy.gavel-las.formulation is deprecated: it is of no effect now"
+    with pytest.raises(SettingsError, match=r'gavel-las.rounds = "reference": .*fidelity/gavel.toml'):
+        parse_settings(f'{chosen}rounds = "reference"\n')
+
+
 def test_all_of_these_are_known() -> None:
     said = {old: now for old, now in MOVED.items() if now.instead is not None}
-    assert {old.rpartition(".")[2] for old in said} == {"skip", "discretised", "learn"}
+    kinds = {"skip", "discretised", "learn", "formulation", "rounds"}
+    assert {old.rpartition(".")[2] for old in said} == kinds
     assert said["policy.fifo.skip"].words == 'policy.name = "fifo-skip"'
     assert Moved("policy.trials.gain_fraction") in MOVED.values()
 
