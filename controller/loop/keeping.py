@@ -35,6 +35,8 @@ class Keeping:
         self._saved_version, self._saved_costs = measured.version, measured.costs.version
         self._save_at = -math.inf
         self._policy_name = ""
+        self._promised: set[JobId] = set()
+        """Jobs that GPUs are promised to."""
 
     def recall(self, policy_name: str) -> None:
         """What an earlier controller saved. Raises JournalError."""
@@ -71,6 +73,13 @@ class Keeping:
             memory = self._memory.of(job_id)
             if (memory.promised, memory.promised_size) != promised:
                 self._promise(job_id, *promised)
+        for job_id in self._promised - targets.keys():
+            job = jobs.get(job_id)
+            if job is None:
+                self._promised.discard(job_id)  # it is over
+            elif job.placement.gpus and not job.switching and not job.leaving:
+                # What was to take it there has failed, and no plan wants it there any more.
+                self._promise(job_id, *NOTHING)
 
     def _let_share(self, job_id: JobId, wanted: Placement, jobs: Mapping[JobId, Job]) -> None:
         """Two that shared GPUs may until one has left them, whatever the plan is for the other."""
@@ -84,15 +93,15 @@ class Keeping:
 
     def use(self, policy_name: str) -> None:
         """Another policy decides from now on."""
-        for job_id in list(self._memory.known()):
-            if self._memory.of(job_id).promised:
-                self._promise(job_id, *NOTHING)
+        for job_id in list(self._promised):
+            self._promise(job_id, *NOTHING)
         self._policy_name = policy_name
         self._journal.save_state(_PROMISED_BY, policy_name)
 
     def _promise(self, job_id: JobId, gpus: GpuSet, size: int) -> None:
         memory = self._memory.change(job_id)
         memory.promised, memory.promised_size = gpus, size
+        (self._promised.add if gpus else self._promised.discard)(job_id)
         self._journal.save_note(_PROMISES, job_id, _note(gpus, size))
 
     def save(self, now: float) -> None:
