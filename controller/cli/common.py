@@ -4,12 +4,13 @@
 import argparse
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from controller.api.client import ApiClient
+    from controller.reports.table import Column
 
 _SPAN = "[0-9]{1,10}(?:-[0-9]{1,10}(?::[1-9][0-9]{0,9})?)?"
 _TASKS = rf"\[{_SPAN}(?:,{_SPAN})*(?:%[0-9]{{1,10}})?\]"
@@ -162,6 +163,18 @@ def journal_path(args: argparse.Namespace) -> Path:
     from controller.settings.loading import load_settings, settings_path
 
     return load_settings(settings_path(args.config)).journal.path
+
+
+def print_rows(rows: Iterable[Any], columns: "tuple[Column[Any], ...]", args: argparse.Namespace) -> None:
+    """A table by --noheader and --parsable2; with --json an object a line. `rows`: data classes."""
+    import json
+    from dataclasses import asdict
+
+    from controller.reports.table import Layout, render
+
+    table = render(rows, Layout(columns, not args.noheader, "|" if args.parsable2 else None))
+    for line in (json.dumps(asdict(row)) for row in rows) if args.json else table:
+        print(line)
 
 
 def terminal_columns() -> int:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controller.cli.common import Subparsers, add_config, add_options, count, journal_path, new_parser
+from controller.cli import common
 
 if TYPE_CHECKING:
     from controller.observe.rates import Rates, Table
@@ -40,12 +40,12 @@ _EXAMPLES = """\
   gandiva rates import simulation_throughputs.json --types v100=a100,k80=t4"""
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = new_parser(subparsers, "rates", "how fast models go where", _DESCRIPTION, _EXAMPLES)
+def add_parser(subparsers: common.Subparsers) -> None:
+    parser = common.new_parser(subparsers, "rates", "how fast models go where", _DESCRIPTION, _EXAMPLES)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    shown = new_parser(actions, "list", "show rates", _LIST, run=run_list)
+    shown = common.new_parser(actions, "list", "show rates", _LIST, run=run_list)
     shown.add_argument("models", nargs="*", metavar="MODEL", help="of these alone (default: of all)")
-    add_options(
+    common.add_options(
         shown,
         """
 -n --noheader     without the header
@@ -53,9 +53,9 @@ def add_parser(subparsers: Subparsers) -> None:
 --json            as JSON, one object per line
 --estimated       also of pairs of models, as other pairs let expect""",
     )
-    taken = new_parser(actions, "import", "declare rates", _IMPORT, run=run_import)
+    taken = common.new_parser(actions, "import", "declare rates", _IMPORT, run=run_import)
     taken.add_argument("file", type=Path, metavar="FILE", help="JSON")
-    add_options(
+    common.add_options(
         taken,
         """
 --types NAME=TYPE[,…]   the site's GPU types for those of the file (default: their names)
@@ -63,13 +63,13 @@ def add_parser(subparsers: Subparsers) -> None:
 --batch-sizes           Gavel's format: count samples, by the batch size in a model's name,
                         for jobs that tell their samples. Else a mini-batch counts as one
 --replace               forget what was declared before""",
-        gpus_per_node={"default": 8, "type": lambda text: count(text, 64)},
+        gpus_per_node={"default": 8, "type": lambda text: common.count(text, 64)},
         types={"type": types, "default": {}},
     )
-    written = new_parser(actions, "export", "write rates to a file", _EXPORT, run=run_export)
+    written = common.new_parser(actions, "export", "write rates to a file", _EXPORT, run=run_export)
     written.add_argument("file", type=Path, metavar="FILE", help="JSON; -: standard output")
     for action in (shown, taken, written):
-        add_config(action)
+        common.add_config(action)
 
 
 def types(text: str) -> dict[str, str]:
@@ -85,9 +85,7 @@ def types(text: str) -> dict[str, str]:
 
 
 def run_list(args: argparse.Namespace) -> int:
-    import json
-
-    from controller.reports.rates import rate_json, rate_lines, rates_in_order
+    from controller.reports.rates import COLUMNS, rate_row, rates_in_order
 
     declared, measured, now = _declared(args), _measured(args), time.time()
     tables = [measured.table, declared]
@@ -99,12 +97,7 @@ def run_list(args: argparse.Namespace) -> int:
         tables.append(estimated(measured_first.table, args.models))
         tables.append(replaced(measured_first.table, args.models))
     rows = rates_in_order(*tables, models=args.models)
-    if args.json:
-        for row in rows:
-            print(json.dumps(rate_json(row, now)))
-        return 0
-    for line in rate_lines(rows, now, header=not args.noheader, delimiter="|" if args.parsable2 else None):
-        print(line)
+    common.print_rows([rate_row(*row, now) for row in rows], COLUMNS, args)
     return 0
 
 
@@ -118,7 +111,7 @@ def run_import(args: argparse.Namespace) -> int:
     )
     before: Table = {} if args.replace else _declared(args)
     models = {model: {**before.get(model, {}), **found.get(model, {})} for model in {**before, **found}}
-    path = declared_path(journal_path(args))
+    path = declared_path(common.journal_path(args))
     text = rates_json(
         (model, where, rate) for model, known in models.items() for where, rate in known.items()
     )
@@ -153,7 +146,7 @@ def run_export(args: argparse.Namespace) -> int:
 def _declared(args: argparse.Namespace) -> Table:
     from controller.observe.declared import declared_path, read_rates
 
-    path = declared_path(journal_path(args))
+    path = declared_path(common.journal_path(args))
     return read_rates(path) if path.exists() else {}
 
 
@@ -164,7 +157,7 @@ def _measured(args: argparse.Namespace) -> Rates:
     from controller.loop.keeping import MODELS_KEY
     from controller.observe.rates import Rates
 
-    path, rates = journal_path(args), Rates()
+    path, rates = common.journal_path(args), Rates()
     if path.exists():
         saved = JournalReader(path).state(MODELS_KEY)
         try:

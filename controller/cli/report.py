@@ -202,7 +202,7 @@ def _filter(args: argparse.Namespace, now: float) -> JobFilter:
     )
 
 
-def _layout(args: argparse.Namespace) -> Layout:
+def _layout(args: argparse.Namespace) -> Layout[Row]:
     from controller.reports.table import BRIEF_FORMAT, DEFAULT_FORMAT, LONG_FORMAT, Layout, parse_format
 
     usual = os.environ.get("GANDIVA_REPORT_FORMAT") or DEFAULT_FORMAT

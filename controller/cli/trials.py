@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from controller.cli.common import Subparsers, add_client, add_options, client, new_parser, number_in, own_name
+from controller.cli import common
+from controller.errors import GandivaError
 
 _ABOUT = """\
 The trials of your searches: jobs submitted with --gandiva-search=NAME. The
@@ -39,12 +41,14 @@ _EXAMPLES = """\
   gandiva trials stop 1236 1238"""
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = new_parser(subparsers, "trials", "the jobs of a hyper-parameter search", _ABOUT, _EXAMPLES)
+def add_parser(subparsers: common.Subparsers) -> None:
+    parser = common.new_parser(
+        subparsers, "trials", "the jobs of a hyper-parameter search", _ABOUT, _EXAMPLES
+    )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    shown = new_parser(actions, "list", "show trials", _LIST, run=run_list)
+    shown = common.new_parser(actions, "list", "show trials", _LIST, run=run_list)
     shown.add_argument("searches", nargs="*", metavar="SEARCH", help="of these alone (default: of all)")
-    add_options(
+    common.add_options(
         shown,
         """
 -u --user NAME    searches of this user
@@ -55,45 +59,43 @@ def add_parser(subparsers: Subparsers) -> None:
 --json            as JSON, one object per line""",
         limit={"default": 10_000},
     )
-    set_ = new_parser(
-        actions, "priority", "how many turns a job has in its search", _PRIORITY, run=run_priority
-    )
+    text = "how many turns a job has in its search"
+    set_ = common.new_parser(actions, "priority", text, _PRIORITY, run=run_priority)
     set_.add_argument("job", metavar="JOBID", help="job, or task of an array (12_3)")
     set_.add_argument("priority", metavar="N", type=_priority, help="from 0.01 to 100; at first 1")
-    first = new_parser(actions, "exclusive", "which jobs are not sliced", _EXCLUSIVE, run=run_exclusive)
+    first = common.new_parser(
+        actions, "exclusive", "which jobs are not sliced", _EXCLUSIVE, run=run_exclusive
+    )
     first.add_argument("search", metavar="SEARCH", help="the search")
     first.add_argument("jobs", nargs="*", metavar="JOBID", help="these jobs of it")
-    add_options(first, "--top N  instead of jobs: the N with the highest priorities, of equal ones the older")
-    stop = new_parser(actions, "stop", "cancel trials", _STOP, run=run_stop)
+    common.add_options(
+        first, "--top N  instead of jobs: the N with the highest priorities, of equal ones the older"
+    )
+    stop = common.new_parser(actions, "stop", "cancel trials", _STOP, run=run_stop)
     stop.add_argument("jobs", nargs="+", metavar="JOBID", help="jobs, or tasks of arrays (12_3)")
     for action in (shown, set_, first):
-        add_client(action)
+        common.add_client(action)
 
 
 def _priority(text: str) -> float:
     from gandiva.trials import MAX_PRIORITY, MIN_PRIORITY
 
-    return number_in(text, MIN_PRIORITY, MAX_PRIORITY, f"from {MIN_PRIORITY:g} to {MAX_PRIORITY:g}")
+    return common.number_in(text, MIN_PRIORITY, MAX_PRIORITY, f"from {MIN_PRIORITY:g} to {MAX_PRIORITY:g}")
 
 
 def run_list(args: argparse.Namespace) -> int:
-    import json
-
     from controller.cli.report import accounting_of
     from controller.journal import JobFilter
     from controller.reports.report import join
     from controller.reports.row import UNSEEN
-    from controller.reports.trials import trial_json, trial_lines, trial_rows
+    from controller.reports.trials import COLUMNS, trial_rows
 
-    api = client(args)
-    users = () if args.allusers else (args.user or own_name(),)
+    api = common.client(args)
+    users = () if args.allusers else (args.user or common.own_name(),)
     jobs = api.jobs(JobFilter(users=users, limit=args.limit))
     vanished = accounting_of([job for job in jobs.jobs if job.state == UNSEEN])
     jobs = jobs.model_copy(update={"jobs": [row.settled for row in join(jobs, vanished)]})
-    rows = trial_rows(jobs, api.gpus(), args.searches)
-    shown = trial_lines(rows, header=not args.noheader, delimiter="|" if args.parsable2 else None)
-    for line in (json.dumps(trial_json(row)) for row in rows) if args.json else shown:
-        print(line)
+    common.print_rows(trial_rows(jobs, api.gpus(), args.searches), COLUMNS, args)
     if jobs.truncated:
         print("gandiva: there are more jobs; these are among the newest (--limit)", file=sys.stderr)
     return 0
@@ -102,64 +104,55 @@ def run_list(args: argparse.Namespace) -> int:
 def run_priority(args: argparse.Namespace) -> int:
     from gandiva import trials
 
-    def change() -> None:
+    with _slurms_errors():
         trial = trials.find(args.job)
         trials.say(trial, args.priority, exclusive=trial.exclusive)
         print(f"job {trial.job} of search {trial.search}: priority {args.priority:g}")
-
-    return _said(args, change)
+    _say_whether_it_counts(args)
+    return 0
 
 
 def run_exclusive(args: argparse.Namespace) -> int:
-    from controller.errors import GandivaError
     from gandiva.trials import Search
 
     if args.top is not None and args.jobs:
         raise GandivaError("trials exclusive: give jobs or --top, not both")
-
-    def change() -> None:
+    with _slurms_errors():
         search = Search(args.search)
         jobs = [trial.job for trial in search.top(args.top)] if args.top else args.jobs
         search.set_exclusive(jobs)
         print(f"search {args.search}: exclusive: {', '.join(jobs) or 'none'}")
-
-    return _said(args, change)
+    _say_whether_it_counts(args)
+    return 0
 
 
 def run_stop(args: argparse.Namespace) -> int:
     from gandiva.trials import Search, find
 
-    def cancel() -> None:
+    with _slurms_errors():
         for job in args.jobs:
             trial = find(job)
             Search(trial.search).stop(job)
             print(f"job {trial.job} of search {trial.search}: cancelled")
+    return 0
 
-    return _by_slurm(cancel)
 
-
-def _said(args: argparse.Namespace, change: Callable[[], None]) -> int:
-    """Change what is said of jobs, and say so where it does not count."""
-    from controller.errors import GandivaError
-
-    code = _by_slurm(change)
+def _say_whether_it_counts(args: argparse.Namespace) -> None:
     try:
-        policy = client(args).status().policy
+        policy = common.client(args).status().policy
     except GandivaError as error:
         print(f"gandiva: written; whether its policy reads it cannot be told: {error}", file=sys.stderr)
-        return code
+        return
     if policy != "gandiva":
         text = f"written, but the policy {policy} of this cluster does not slice: it does not count there"
         print(f"gandiva: {text}", file=sys.stderr)
-    return code
 
 
-def _by_slurm(act: Callable[[], None]) -> int:
-    from controller.errors import GandivaError
+@contextmanager
+def _slurms_errors() -> Iterator[None]:
     from gandiva.trials import TrialsError
 
     try:
-        act()
+        yield
     except (TrialsError, ValueError) as error:
         raise GandivaError(str(error)) from error
-    return 0

@@ -1,33 +1,52 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The table of rates as text, in the way of sacct, and as JSON."""
+"""The table of rates."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from controller.model import Configuration, Provenance, Rate
+from controller.model import Configuration, Provenance, Rate, value
 from controller.reports import units
-from controller.reports.text import columned
+from controller.reports.table import Column
 
-_COLUMNS = (
-    ("Model", -24),
-    ("GPUType", -10),
-    ("GPUs", 4),
-    ("Nodes", 5),
-    ("Beside", -20),
-    ("Rate", 10),
-    ("Window", 10),
-    ("Batches", 7),
-    ("Provenance", -10),
-    ("Age", 11),
+
+@value
+class RateRow:
+    """A rate in its configuration, in the order of its JSON."""
+
+    model: str
+    gpu_type: str
+    gpus: int
+    nodes: int
+    models_beside: tuple[str, ...]
+    samples_per_second: float
+    window_seconds: float
+    mini_batches: int
+    provenance: str
+    age_seconds: float | None
+
+
+def _measured(row: RateRow, text: str) -> str:
+    return text if row.provenance == Provenance.MEASURED.value else ""
+
+
+COLUMNS: tuple[Column[RateRow], ...] = (
+    Column("Model", 24, lambda r: r.model, left=True),
+    Column("GPUType", 10, lambda r: r.gpu_type, left=True),
+    Column("GPUs", 4, lambda r: str(r.gpus)),
+    Column("Nodes", 5, lambda r: str(r.nodes)),
+    Column("Beside", 20, lambda r: ",".join(r.models_beside), left=True),
+    Column("Rate", 10, lambda r: f"{r.samples_per_second:.4g}/s"),
+    Column("Window", 10, lambda r: _measured(r, units.duration(r.window_seconds))),
+    Column("Batches", 7, lambda r: _measured(r, str(r.mini_batches))),
+    Column("Provenance", 10, lambda r: r.provenance, left=True),
+    Column("Age", 11, lambda r: units.duration(r.age_seconds)),
 )
-"""Names and widths; negative: to the left."""
-
-Row = tuple[str, Configuration, Rate]
 
 
-def rates_in_order(*tables: Mapping[str, Mapping[Configuration, Rate]], models: Sequence[str]) -> list[Row]:
+def rates_in_order(
+    *tables: Mapping[str, Mapping[Configuration, Rate]], models: Sequence[str]
+) -> list[tuple[str, Configuration, Rate]]:
     """Of these models (none given: of all), by model and configuration; of one configuration in the order of
     the tables."""
     rows = [
@@ -40,40 +59,16 @@ def rates_in_order(*tables: Mapping[str, Mapping[Configuration, Rate]], models: 
     return sorted(rows, key=lambda r: (r[0], r[1].gpu_type, r[1].gpus, r[1].nodes, r[1].models_beside))
 
 
-def rate_lines(rows: Iterable[Row], now: float, *, header: bool, delimiter: str | None) -> Iterator[str]:
-    """`delimiter`: None for fixed width."""
-    return columned(_COLUMNS, (_cells(row, now) for row in rows), header=header, delimiter=delimiter)
-
-
-def _cells(row: Row, now: float) -> list[str]:
-    model, where, rate = row
-    measured = rate.provenance is Provenance.MEASURED
-    return [
+def rate_row(model: str, where: Configuration, rate: Rate, now: float) -> RateRow:
+    return RateRow(
         model,
         where.gpu_type,
-        str(where.gpus),
-        str(where.nodes),
-        ",".join(where.models_beside),
-        f"{rate.samples_per_second:.4g}/s",
-        units.duration(rate.window_seconds) if measured else "",
-        str(rate.mini_batches) if measured else "",
+        where.gpus,
+        where.nodes,
+        tuple(where.models_beside),
+        rate.samples_per_second,
+        rate.window_seconds,
+        rate.mini_batches,
         rate.provenance.value,
-        units.duration(now - rate.measured_at) if rate.measured_at else "",
-    ]
-
-
-def rate_json(row: Row, now: float) -> dict[str, Any]:
-    """One rate."""
-    model, where, rate = row
-    return {
-        "model": model,
-        "gpu_type": where.gpu_type,
-        "gpus": where.gpus,
-        "nodes": where.nodes,
-        "models_beside": list(where.models_beside),
-        "samples_per_second": rate.samples_per_second,
-        "window_seconds": rate.window_seconds,
-        "mini_batches": rate.mini_batches,
-        "provenance": rate.provenance.value,
-        "age_seconds": now - rate.measured_at if rate.measured_at else None,
-    }
+        now - rate.measured_at if rate.measured_at else None,
+    )

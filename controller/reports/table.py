@@ -1,31 +1,33 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The columns of `gandiva report` (gandiva-report(1) says what they mean), and from rows to text in the ways
-of sacct: fixed width, -p, -P, or JSON."""
+"""Tables in the ways of sacct: fixed width, -p, -P; and the columns of `gandiva report`, whose meaning
+gandiva-report(1) says."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from controller.errors import GandivaError
 from controller.reports import units
 from controller.reports.row import Row
-from controller.reports.text import columned, gpu_list
+from controller.reports.text import clean, fit, gpu_list
 
+R = TypeVar("R")
 MAX_WIDTH = 1000
 _FIELD = re.compile(r"(?P<name>[A-Za-z/]+)(?:%(?P<left>-?)(?P<width>\d{1,4}))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Column(Generic[R]):
     name: str
     width: int
-    value: Callable[[Row], str | int | None]
+    value: Callable[[R], str | int | None]
     """Of a row: text, or a size in bytes."""
     left: bool = False
     """Words stand at the left, numbers and times at the right."""
 
 
-COLUMNS = (
+COLUMNS: tuple[Column[Row], ...] = (
     Column("Account", 10, lambda r: r.job.account),
     Column("Elapsed", 10, lambda r: units.duration(r.elapsed or 0.0)),
     Column("End", 19, lambda r: units.moment(r.end_time)),
@@ -80,8 +82,8 @@ class InvalidFormat(GandivaError):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    columns: tuple[Column, ...]
+class Layout(Generic[R]):
+    columns: tuple[Column[R], ...]
     header: bool = True
     delimiter: str | None = None
     """Between values of a parsable table; None: fixed width."""
@@ -91,7 +93,7 @@ class Layout:
     """K, M, G, T, P, or empty for the one that fits."""
 
 
-def parse_format(text: str) -> tuple[Column, ...]:
+def parse_format(text: str) -> tuple[Column[Row], ...]:
     """`JobID,State%-12` -> columns. Names in any case, or their beginning. Raises InvalidFormat."""
     columns = tuple(_field(word.strip()) for word in text.split(",") if word.strip())
     if not columns:
@@ -99,7 +101,7 @@ def parse_format(text: str) -> tuple[Column, ...]:
     return columns
 
 
-def _field(word: str) -> Column:
+def _field(word: str) -> Column[Row]:
     match = _FIELD.fullmatch(word)
     if match is None:
         raise InvalidFormat(f"--format: {word[:40]!r} is not of the form NAME or NAME%WIDTH or NAME%-WIDTH")
@@ -131,10 +133,19 @@ def help_format() -> str:
     return "\n".join(lines) + "\n"
 
 
-def render(rows: Iterable[Row], layout: Layout) -> Iterator[str]:
-    columns = [(column.name, -column.width if column.left else column.width) for column in layout.columns]
-    values = ([column.value(row) for column in layout.columns] for row in rows)
-    texts = ([v if isinstance(v, str) else units.size(v, layout.size_unit) for v in each] for each in values)
-    return columned(
-        columns, texts, header=layout.header, delimiter=layout.delimiter, trailing=layout.trailing
-    )
+def render(rows: Iterable[R], layout: Layout[R]) -> Iterator[str]:
+    columns, delimiter = layout.columns, layout.delimiter
+
+    def line(cells: Sequence[str]) -> str:
+        if delimiter is not None:
+            return delimiter.join(cells) + (delimiter if layout.trailing else "")
+        pairs = zip(columns, cells, strict=True)
+        return " ".join(fit(cell, column.width, left=column.left) for column, cell in pairs).rstrip()
+
+    if layout.header:
+        yield line([column.name for column in columns])
+        if delimiter is None:
+            yield " ".join("-" * column.width for column in columns)
+    for row in rows:
+        values = [column.value(row) for column in columns]
+        yield line([clean(v if isinstance(v, str) else units.size(v, layout.size_unit)) for v in values])

@@ -2,7 +2,7 @@
 """Text in columns of a terminal. Text from users may have wide characters and control characters."""
 
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 
 from rich.cells import cell_len, set_cell_size
 
@@ -27,37 +27,6 @@ def fit(text: str, columns: int, *, left: bool = False) -> str:
         text = (cut if text.startswith(cut) else cut[:-1]) + "+" if columns > 0 else ""
     padding = " " * (columns - cell_len(text))
     return text + padding if left else padding + text
-
-
-def columned(
-    columns: Sequence[tuple[str, int]],
-    rows: Iterable[Sequence[str]],
-    *,
-    header: bool,
-    delimiter: str | None,
-    trailing: bool = False,
-) -> Iterator[str]:
-    """A table in the ways of sacct.
-
-    Args:
-        columns: name and width of each; negative: to the left.
-        header: begin with the names.
-        delimiter: between values of any width; None: fixed width.
-        trailing: the delimiter also stands at the end of a line.
-    """
-
-    def line(cells: Sequence[str]) -> str:
-        if delimiter is not None:
-            return delimiter.join(cells) + (delimiter if trailing else "")
-        pairs = zip(cells, columns, strict=True)
-        return " ".join(fit(cell, abs(width), left=width < 0) for cell, (_, width) in pairs).rstrip()
-
-    if header:
-        yield line([name for name, _ in columns])
-        if delimiter is None:
-            yield " ".join("-" * abs(width) for _, width in columns)
-    for row in rows:
-        yield line([clean(cell) for cell in row])
 
 
 def ranges(numbers: Iterable[int]) -> str:
