@@ -14,8 +14,10 @@ import threading
 import time as clock
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -39,40 +41,6 @@ class ApiError(GandivaError):
     """The API cannot be served."""
 
 
-class ApiServer:
-    """Offers the API on `listen` (`host:port`; port 0 takes any free one) between `start` and `stop`."""
-
-    def __init__(self, listen: str, answers: Answers) -> None:
-        """Binds the port. Raises ApiError where that fails."""
-        host, _, port = listen.rpartition(":")
-        try:
-            self._server = _Server((host.strip("[]"), int(port)), answers)
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or str(error)
-            raise ApiError(f"cannot listen on {listen}: {why} (api.listen in the settings)") from error
-        self._thread: threading.Thread | None = None
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
-
-    def start(self) -> None:
-        """Serve, in a thread."""
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": POLL_SECONDS}, name="api", daemon=True
-        )
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop serving; connections under way are cut."""
-        if self._thread is not None:
-            self._server.shutdown()
-            self._thread.join(timeout=5)
-            self._thread = None
-        self._server.cut(all_of_them=True)
-        self._server.server_close()
-
-
 @dataclass(slots=True)
 class _Client:
     address: str
@@ -81,28 +49,48 @@ class _Client:
     """Its request is being answered. Else the server waits for the client: to ask, or to take its answer."""
 
 
-class _Server(ThreadingHTTPServer):
+class ApiServer(ThreadingTCPServer):
+    """Offers the API on `listen` (`host:port`; port 0 takes any free one) between `start` and `stop`. Not an
+    `HTTPServer`: that looks the name of the host up, which can hang."""
+
     daemon_threads = True
-    block_on_close = False
     allow_reuse_address = True
+    block_on_close = False
     request_queue_size = 64
 
-    def __init__(self, address: tuple[str, int], answers: Answers) -> None:
-        if ":" in address[0]:
+    def __init__(self, listen: str, answers: Answers) -> None:
+        """Binds the port. Raises ApiError where that fails."""
+        host, _, port = listen.rpartition(":")
+        if ":" in host:
             self.address_family = socket.AF_INET6
         self.answers = answers
         self._clients: dict[socket.socket, _Client] = {}
         """In the order of their arrival."""
         self._clients_lock = threading.Lock()
-        super().__init__(address, _Handler)
+        self._thread: threading.Thread | None = None
+        try:
+            super().__init__((host.strip("[]"), int(port)), _Handler)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise ApiError(f"cannot listen on {listen}: {why} (api.listen in the settings)") from error
 
-    def server_bind(self) -> None:
-        """Without the base class's name lookup, which can hang."""
-        # So that a restarted daemon need not wait until connections of the old one have timed out.
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        socket.socket.bind(self.socket, self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    def start(self) -> None:
+        serve = partial(self.serve_forever, POLL_SECONDS)
+        self._thread = threading.Thread(target=serve, name="api", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop serving; connections under way are cut."""
+        if self._thread is not None:
+            self.shutdown()
+            self._thread.join(timeout=5)
+            self._thread = None
+        self._cut(all_of_them=True)
+        self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._clients_lock:
@@ -145,9 +133,9 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        self.cut()
+        self._cut()
 
-    def cut(self, *, all_of_them: bool = False) -> None:
+    def _cut(self, *, all_of_them: bool = False) -> None:
         """Cut the connections whose time is over."""
         now = clock.monotonic()
         with self._clients_lock:
@@ -169,7 +157,7 @@ def _wake(sock: socket.socket) -> None:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    server: ApiServer
     protocol_version = "HTTP/1.0"
     server_version = f"gandiva/{__version__}"
     sys_version = ""
