@@ -16,8 +16,6 @@ from controller.nodes.port import NodeSample
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How the loop is doing."""
-
     policy: str
     started: float
     """When the daemon started."""
@@ -51,7 +49,6 @@ class Published:
 
     @cached_property
     def jobs(self) -> dict[int, LiveJobMessage]:
-        """The jobs in it, by their numbers."""
         return {job.job_id: job for job in self.message.jobs}
 
 

@@ -236,8 +236,6 @@ class TimelineMessage(Message):
 
 
 class EventMessage(Message):
-    """Something that happened."""
-
     time: float
     kind: str
     message: str

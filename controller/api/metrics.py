@@ -119,7 +119,6 @@ class Metrics:
         self._plan.observe(plan_seconds)
 
     def exposition(self) -> bytes:
-        """Everything, in Prometheus' text format."""
         return generate_latest(self.registry)
 
 

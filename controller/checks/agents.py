@@ -18,8 +18,6 @@ _MEND = "nvidia-smi and dmesg | grep -i xid say more; drain it, then reset the G
 
 @dataclass(frozen=True)
 class AgentAnswer:
-    """The answer of one agent, or why there is none."""
-
     address: str
     hello: HelloResult | None = None
     error: str = ""
@@ -33,7 +31,6 @@ class AgentAnswer:
 def judge_agent(
     node: KnownNode, answer: AgentAnswer, settings: NodesSettings, slurm_conf: Path
 ) -> Iterator[Finding]:
-    """All findings about one agent."""
     hello = answer.hello
     if hello is None:
         change = _remedy(node.name, answer, settings)

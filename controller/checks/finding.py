@@ -16,8 +16,6 @@ _MIN_FOUND = 24
 
 
 class Level(str, enum.Enum):
-    """How bad it is."""
-
     OK = "ok"
     WARNING = "warning"
     """It works, or could not be examined from here."""
@@ -27,8 +25,6 @@ class Level(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the table."""
-
     level: Level
     where: str
     """The host, node or file it is about."""
@@ -47,15 +43,12 @@ class Subject:
     check: str
 
     def ok(self, found: str) -> Finding:
-        """All is well."""
         return Finding(Level.OK, self.where, self.check, found)
 
     def warning(self, found: str, change: str) -> Finding:
-        """It should be changed."""
         return Finding(Level.WARNING, self.where, self.check, found, change)
 
     def error(self, found: str, change: str) -> Finding:
-        """It must be changed."""
         return Finding(Level.ERROR, self.where, self.check, found, change)
 
 

@@ -35,8 +35,6 @@ PARALLEL_AGENTS = 64
 
 @dataclass(frozen=True)
 class Request:
-    """What to examine."""
-
     settings_path: Path
     user: str = "gandiva"
     """The user that the daemon runs as."""

@@ -81,7 +81,6 @@ def _feature_line(node: KnownNode, slurm_conf: Path, feature: str) -> str:
 
 
 def judge_node(node: KnownNode, slurm_conf: Path, slurm_release: str) -> Iterator[Finding]:
-    """State, release and GRES of one node."""
     yield from _state(node, slurm_conf)
     if node.record.release and release_of(node.record.release) != release_of(slurm_release):
         yield Subject(node.name, "slurmd").warning(

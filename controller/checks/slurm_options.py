@@ -20,8 +20,6 @@ makes up to 4, each switch about 10."""
 
 @dataclass(frozen=True)
 class SlurmOptions:
-    """The configuration in force."""
-
     values: Mapping[str, str]
     """By lower-case name; of several lines (`Prolog[0]`, `Prolog[1]`) all, separated by commas."""
 
@@ -79,7 +77,6 @@ def judge_private_data(options: SlurmOptions, api: ApiSettings) -> Finding:
 
 
 def judge_options(options: SlurmOptions) -> Iterator[Finding]:
-    """One finding for each option that matters."""
     yield from _same_file(options)
     shards = "jobs that take turns are bound to shards of GPUs"
     yield _needed(options, "GresTypes", ("gpu", "shard"), shards, RESTART)

@@ -102,7 +102,6 @@ def count(text: str, most: int = 100_000) -> int:
 
 
 def job_number(text: str) -> int:
-    """Slurm's number of a job."""
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a job id: expected Slurm's number of the job (for an array task its JobIDRaw)"

@@ -25,7 +25,6 @@ _OPTIONS = f"""
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add `slurm` to the subcommands of `gandiva config`."""
     parser = subparsers.add_parser(
         "slurm",
         help="make gres.conf and the slurm.conf, plugstack, cgroup and job_submit fragments",

@@ -52,7 +52,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask sacct, check that the answer is a trace, and write it."""
     import tempfile
 
     from controller.reports.sacct import run_command

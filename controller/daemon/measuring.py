@@ -28,8 +28,6 @@ class _Open:
 
 
 class MeasuringRecorder(Recorder):
-    """Measures what it records."""
-
     def __init__(self, journal: JournalPort, measures: Measures) -> None:
         super().__init__(journal)
         self._measures = measures
@@ -125,7 +123,6 @@ class TurnMeter:
 
 
 def _log_plan(turn: Turn) -> None:
-    """What was decided, and why."""
     jobs = turn.snapshot.jobs
     _plan_log.debug(
         "turn: %d jobs (%d in transition), %d targets, %d actions; observed in %.1f ms, decided in %.1f ms",

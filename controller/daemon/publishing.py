@@ -43,11 +43,9 @@ class Publisher:
         tell_systemd("READY=1", f"policy {policy}")
 
     def end(self) -> None:
-        """It does not lead any more."""
         self._turn = None
 
     def turned(self, turn: Turn) -> None:
-        """A turn was completed."""
         self._turns += 1
         # The loop goes on changing these.
         reasons, samples = dict(turn.reasons), dict(turn.samples)
@@ -76,7 +74,6 @@ class Publisher:
         self._live.publish(turn, health, completed=self._completed)
 
     def _journal_messages(self) -> list[str]:
-        """What became of the journal lately."""
         now = time.monotonic()
         messages = [] if self._journal is None else self._journal.messages
         return [

@@ -34,7 +34,6 @@ class Release:
         """What it planned for last."""
 
     def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
-        """A function of the snapshot."""
         self.seen = snapshot
         free = _free(snapshot)
         targets: dict[JobId, Target] = {}

@@ -98,8 +98,6 @@ User = Annotated[int | str, pydantic.PlainValidator(_user)]
 
 
 class _Table(Section):
-    """Any table of it."""
-
     @model_validator(mode="after")
     def _agree(self) -> "_Table":
         if problem := next(iter(self._problems()), None):
@@ -208,8 +206,6 @@ class NodeSet(_Table):
 
 
 class Partition(_Table):
-    """One `[[partitions]]` table."""
-
     name: Name
     nodes: HostList
     """Nodes and node sets, or ALL."""
@@ -254,8 +250,6 @@ class Cgroup(_Table):
 
 
 class ClusterDescription(_Table):
-    """The whole description of a cluster."""
-
     cluster: Cluster
     nodes: Sequence[Nodes]
     partitions: Sequence[Partition]
@@ -295,7 +289,6 @@ class ClusterDescription(_Table):
 
     @property
     def models(self) -> list[str]:
-        """The GPU types of its nodes."""
         return sorted({group.gpu_model for group in self.nodes if group.gpu_model is not None})
 
     @property

@@ -33,8 +33,6 @@ WAIT_EDGES = (10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 43200.0, 86400.0)
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """All that a page is made from."""
-
     rows: Sequence[Row]
     slices: Sequence[TimelineSliceMessage]
     gpus: GpusMessage | None
@@ -61,7 +59,6 @@ def _digest(text: str) -> str:
 
 
 def page_data(contents: Contents) -> dict[str, Any]:
-    """The data of the page, JSON-serialisable."""
     start, end, rows = contents.start, max(contents.end, contents.start + 1.0), contents.rows
     until = min(contents.now, end)
     number = {row.job.job_id: index for index, row in enumerate(rows)}

@@ -44,8 +44,6 @@ Nothing here changes a job: cancel with scancel, hold with scontrol hold."""
 
 
 class Page(enum.Enum):
-    """What fills the screen."""
-
     JOBS = "jobs"
     DETAIL = "detail"
     HELP = "help"

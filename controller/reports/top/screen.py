@@ -94,8 +94,6 @@ class _Poller:
 
 
 class Screen:
-    """The live view."""
-
     def __init__(self, client: ApiClient, console: Console, view: View, own_user: str) -> None:
         self._client = client
         self._console = console
@@ -108,7 +106,6 @@ class Screen:
         self._frame = Frame(None, view)
 
     def run(self) -> int:
-        """Show it until it is quit."""
         # So that the terminal is put back; and the picture cannot be left standing there by Ctrl-Z.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)
