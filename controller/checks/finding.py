@@ -4,15 +4,18 @@
 import enum
 import json
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 from controller.reports import units
 from controller.reports.text import clean, fit, width
 
 HEADER = ("RESULT", "WHERE", "CHECK", "FOUND")
-_ARROW = "-> "
 _MIN_FOUND = 24
+_wrapped = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
+"""Lines to be copied into a file must not be broken inside a word."""
 
 
 class Level(str, enum.Enum):
@@ -73,53 +76,40 @@ def table(findings: Sequence[Finding], columns: int) -> Iterator[str]:
     yield " ".join(fit(word, size, left=True) for word, size in zip(HEADER, widths, strict=False)) + " FOUND"
     for finding, row in zip(findings, rows, strict=True):
         start = " ".join(fit(word, size, left=True) for word, size in zip(row, widths, strict=True))
-        lines = _wrapped(finding.found, room)
+        lines = _wrapped(clean(finding.found), room) or [""]
+        lines += _wrapped(clean(finding.change), room, initial_indent="-> ", subsequent_indent="   ")
         yield f"{start} {lines[0]}".rstrip()
-        for line in lines[1:]:
-            yield " " * indent + line
-        for number, line in enumerate(_wrapped(finding.change, room - len(_ARROW)) if finding.change else []):
-            yield " " * indent + (_ARROW if number == 0 else " " * len(_ARROW)) + line
+        yield from (" " * indent + line for line in lines[1:])
     yield summary(counted)
 
 
 def _folded(findings: Sequence[Finding]) -> list[Finding]:
     """Equal findings of level ok share a line, so that a thousand nodes take as little room as one."""
-    places: dict[tuple[str, str], list[str]] = {}
-    for finding in findings:
-        if finding.level is Level.OK:
-            places.setdefault((finding.check, finding.found), []).append(finding.where)
-    folded = []
-    for finding in findings:
-        if finding.level is Level.OK:
-            where = places.pop((finding.check, finding.found), None)
-            if where is None:
-                continue
-            more = f" and {len(where) - 1} more" if len(where) > 1 else ""
-            finding = replace(finding, where=where[0] + more)
-        folded.append(finding)
-    return folded
-
-
-def _wrapped(text: str, room: int) -> list[str]:
-    # Lines to be copied into a file must not be broken inside a word.
-    return textwrap.wrap(clean(text), room, break_long_words=False, break_on_hyphens=False) or [""]
+    groups: dict[object, list[Finding]] = {}
+    for number, finding in enumerate(findings):
+        same = (finding.check, finding.found) if finding.level is Level.OK else number
+        groups.setdefault(same, []).append(finding)
+    return [
+        replace(first, where=f"{first.where} and {len(more)} more") if more else first
+        for first, *more in groups.values()
+    ]
 
 
 def summary(findings: Sequence[Finding]) -> str:
     """`41 checks: 1 error, 2 warnings`."""
-    counts = {level: sum(f.level is level for f in findings) for level in (Level.ERROR, Level.WARNING)}
-    words = [units.several(count, level.value) for level, count in counts.items() if count]
+    counts = Counter(finding.level for finding in findings)
+    bad = [level for level in (Level.ERROR, Level.WARNING) if counts[level]]
+    words = [units.several(counts[level], level.value) for level in bad]
     return f"{units.several(len(findings), 'check')}: {', '.join(words) or 'all is well'}"
 
 
 def as_json(findings: Sequence[Finding]) -> str:
     """One object: `findings`, `errors`, `warnings`, `status` (the exit status)."""
-    return json.dumps(
-        {
-            "status": exit_status(findings),
-            "errors": sum(f.level is Level.ERROR for f in findings),
-            "warnings": sum(f.level is Level.WARNING for f in findings),
-            "findings": [asdict(finding) for finding in findings],
-        },
-        indent=2,
-    )
+    counts = Counter(finding.level for finding in findings)
+    values = {
+        "status": exit_status(findings),
+        "errors": counts[Level.ERROR],
+        "warnings": counts[Level.WARNING],
+        "findings": [asdict(finding) for finding in findings],
+    }
+    return json.dumps(values, indent=2)
