@@ -10,8 +10,7 @@ from pathlib import Path
 
 from checkpointing.store import StoreError
 from checkpointing.store.overview import Overview, overview, tidy
-from controller.cli.common import Subparsers, add_options, new_parser
-from controller.errors import GandivaError
+from controller.cli.common import Subparsers, add_options, errors_of, new_parser
 
 _DESCRIPTION = """\
 Look at the generations in a checkpoint store, check them, and remove old ones.
@@ -51,34 +50,27 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run_list(args: argparse.Namespace) -> int:
-    found = _overview(args.dir)
+    with errors_of(StoreError):
+        found = overview(args.dir)
     _print(found, args.json, "complete")
     return int(any(row.problem for row in found.rows))
 
 
 def run_verify(args: argparse.Namespace) -> int:
-    found = _overview(args.dir, every_file=True, number=args.generation)
+    with errors_of(StoreError):
+        found = overview(args.dir, True, args.generation)
     _print(found, args.json, "valid")
     return int(not found.rows or any(row.problem for row in found.rows))
 
 
 def run_prune(args: argparse.Namespace) -> int:
-    try:
+    with errors_of(StoreError):
         removed, left = tidy(args.dir, args.keep)
-    except StoreError as error:
-        raise GandivaError(str(error)) from error
     numbers = ", ".join(str(number) for number in removed)
     print(f"removed: {numbers}" if removed else "no generation was removed")
     for name in left:
         print(f"left alone, its writer may live: {name!a}")
     return 0
-
-
-def _overview(folder: Path, every_file: bool = False, number: int | None = None) -> Overview:
-    try:
-        return overview(folder, every_file, number)
-    except StoreError as error:
-        raise GandivaError(str(error)) from error
 
 
 def _print(found: Overview, as_json: bool, good: str) -> None:

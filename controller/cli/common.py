@@ -4,9 +4,12 @@
 import argparse
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from controller.errors import GandivaError
 
 if TYPE_CHECKING:
     from controller.api.client import ApiClient
@@ -174,6 +177,15 @@ def print_rows(rows: Iterable[Any], columns: "tuple[Column[Any], ...]", args: ar
     table = render(rows, Layout(columns, not args.noheader, "|" if args.parsable2 else None))
     for line in (json.dumps(asdict(row)) for row in rows) if args.json else table:
         print(line)
+
+
+@contextmanager
+def errors_of(*kinds: type[Exception]) -> Iterator[None]:
+    """Errors of these kinds, whose text is for users, become GandivaError."""
+    try:
+        yield
+    except kinds as error:
+        raise GandivaError(str(error)) from error
 
 
 def terminal_columns() -> int:

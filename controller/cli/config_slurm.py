@@ -37,9 +37,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    options = Options(
-        sysconfdir=args.sysconfdir, jobside=args.jobside, run_dir=args.run_dir, spank_plugin=args.spank_plugin
-    )
+    options = Options(args.sysconfdir, args.jobside, args.run_dir, args.spank_plugin)
     if problem := _wrong_path(options):
         raise SlurmConfigError(problem)
     description = load(args.cluster)

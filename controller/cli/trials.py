@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from controller.cli import common
 from controller.errors import GandivaError
@@ -104,7 +102,7 @@ def run_list(args: argparse.Namespace) -> int:
 def run_priority(args: argparse.Namespace) -> int:
     from gandiva import trials
 
-    with _slurms_errors():
+    with common.errors_of(trials.TrialsError, ValueError):
         trial = trials.find(args.job)
         trials.say(trial, args.priority, exclusive=trial.exclusive)
         print(f"job {trial.job} of search {trial.search}: priority {args.priority:g}")
@@ -113,11 +111,11 @@ def run_priority(args: argparse.Namespace) -> int:
 
 
 def run_exclusive(args: argparse.Namespace) -> int:
-    from gandiva.trials import Search
+    from gandiva.trials import Search, TrialsError
 
     if args.top is not None and args.jobs:
         raise GandivaError("trials exclusive: give jobs or --top, not both")
-    with _slurms_errors():
+    with common.errors_of(TrialsError, ValueError):
         search = Search(args.search)
         jobs = [trial.job for trial in search.top(args.top)] if args.top else args.jobs
         search.set_exclusive(jobs)
@@ -127,9 +125,9 @@ def run_exclusive(args: argparse.Namespace) -> int:
 
 
 def run_stop(args: argparse.Namespace) -> int:
-    from gandiva.trials import Search, find
+    from gandiva.trials import Search, TrialsError, find
 
-    with _slurms_errors():
+    with common.errors_of(TrialsError, ValueError):
         for job in args.jobs:
             trial = find(job)
             Search(trial.search).stop(job)
@@ -146,13 +144,3 @@ def _say_whether_it_counts(args: argparse.Namespace) -> None:
     if policy != "gandiva":
         text = f"written, but the policy {policy} of this cluster does not slice: it does not count there"
         print(f"gandiva: {text}", file=sys.stderr)
-
-
-@contextmanager
-def _slurms_errors() -> Iterator[None]:
-    from gandiva.trials import TrialsError
-
-    try:
-        yield
-    except (TrialsError, ValueError) as error:
-        raise GandivaError(str(error)) from error

@@ -97,9 +97,8 @@ def _key(key: str) -> str:
 
 def _quoted(text: str) -> str:
     """Decimal escapes for everything unusual: no text can end the string."""
-    safe = (c if c.isascii() and (c.isalnum() or c in " _-.,:/+") else _escape(c) for c in text)
-    return f'"{"".join(safe)}"'
+    return '"' + re.sub(r"[^A-Za-z0-9 _.,:/+-]", _escape, text) + '"'
 
 
-def _escape(character: str) -> str:
-    return "".join(f"\\{byte:03d}" for byte in character.encode())
+def _escape(character: re.Match[str]) -> str:
+    return "".join(f"\\{byte:03d}" for byte in character[0].encode())
