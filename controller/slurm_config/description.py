@@ -50,6 +50,10 @@ Name = Annotated[str, matching(r"[A-Za-z0-9_-]+", "must be letters, digits and _
 ConfigKey = Annotated[str, matching(r"[A-Za-z]+", "must be letters, as Slurm's keys are", 64)]
 ConfigValue = Annotated[str, matching(r"[^\s#]+", "must be a value without blanks and #", 1024)]
 """A value on a line of slurm.conf, which a blank or a # ends."""
+_IN_DEV = "must be a file in /dev that ends in %d, such as /dev/nvidia%d"
+_DEVICE = matching(r"/dev/[A-Za-z0-9/_-]*%d", _IN_DEV, 256)
+_PORTS = matching(r"[0-9]+|\[[0-9,-]+\]", "must be a port, or several such as [17001-17004]", 65536)
+_MOUNTPOINT = matching(r"/[A-Za-z0-9/_.-]+", "must be an absolute path of letters, digits and /_.-", 4096)
 
 
 def _without(*keys: str) -> AfterValidator:
@@ -136,12 +140,7 @@ class Nodes(_Table):
     memory_mib: Annotated[int, Field(ge=1)]
     gpu_model: Model | None = None
     gpus: Annotated[int, Field(ge=0, le=256)] = 0
-    gpu_device: Annotated[
-        str,
-        matching(
-            r"/dev/[A-Za-z0-9/_-]*%d", "must be a file in /dev that ends in %d, such as /dev/nvidia%d", 256
-        ),
-    ] = "/dev/nvidia%d"
+    gpu_device: Annotated[str, _DEVICE] = "/dev/nvidia%d"
     """Device file of a GPU; %d is its index on the node."""
     sockets: Annotated[int, Field(ge=1)] | None = None
     cores_per_socket: Annotated[int, Field(ge=1)] | None = None
@@ -163,12 +162,7 @@ class Nodes(_Table):
     host: HostList | None = None
     """NodeHostname, where it differs from the names (several slurmd on one host)."""
     address: HostList | None = None
-    ports: (
-        Annotated[
-            str, matching(r"[0-9]+|\[[0-9,-]+\]", "must be a port, or several such as [17001-17004]", 65536)
-        ]
-        | None
-    ) = None
+    ports: Annotated[str, _PORTS] | None = None
 
     def _problems(self) -> Iterable[str]:
         if (self.gpu_model is None) == bool(self.gpus):
@@ -241,12 +235,7 @@ class Cgroup(_Table):
     """Slurm gives a suspended job's cores to the next one and resumes the first on them all the same
     (docs/ordinary-jobs.md): tied to cores, two running jobs may share some while others are idle."""
     constrain_memory: bool = True
-    mountpoint: (
-        Annotated[
-            str, matching(r"/[A-Za-z0-9/_.-]+", "must be an absolute path of letters, digits and /_.-", 4096)
-        ]
-        | None
-    ) = None
+    mountpoint: Annotated[str, _MOUNTPOINT] | None = None
 
 
 class ClusterDescription(_Table):
@@ -342,13 +331,8 @@ def load(path: Path) -> ClusterDescription:
 
 def _problem(error: Mapping[str, Any]) -> str:
     """One line for one of pydantic's findings: key, what was wrong, the value."""
-    where: list[str] = []
-    for part in error["loc"]:
-        if isinstance(part, int) and where:
-            where[-1] += f"[{part}]"
-        else:
-            where.append(str(part))
-    key = ".".join(where)
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]]
+    key = "".join(parts).removeprefix(".")
     prefix = f"{key}: " if key else ""
     if error["type"] == "extra_forbidden":
         return f"{prefix}unknown key; {_allowed_keys(error['loc'])}"
