@@ -55,11 +55,6 @@ class Subject:
         return Finding(Level.ERROR, self.where, self.check, found, change)
 
 
-def some(names: Sequence[str]) -> str:
-    """The first three, and how many more."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
 def exit_status(findings: Iterable[Finding]) -> int:
     """0: all is well; 1: warnings only; 2: errors."""
     levels = {finding.level for finding in findings}

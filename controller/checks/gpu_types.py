@@ -4,8 +4,9 @@
 import re
 from collections.abc import Collection, Iterable, Iterator
 
-from controller.checks.finding import Finding, Subject, some
+from controller.checks.finding import Finding, Subject
 from controller.checks.slurm_options import SlurmOptions
+from controller.reports.text import some
 from controller.slurm.gres import taken_for_one
 
 SACCTMGR = (("sacctmgr", "-P", "show", "qos"), ("sacctmgr", "-P", "show", "assoc"))

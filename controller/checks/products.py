@@ -5,8 +5,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from controller.checks.agents import AgentAnswer
-from controller.checks.finding import Finding, Subject, some
+from controller.checks.finding import Finding, Subject
 from controller.checks.gpus import KnownNode
+from controller.reports.text import some
 from controller.settings.schema import NodesSettings
 
 _LEFT_OUT = re.compile(

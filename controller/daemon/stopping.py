@@ -14,6 +14,7 @@ from controller.errors import ClusterError, ClusterUnavailable, GandivaError
 from controller.loop.loop import Controller
 from controller.model import GpuId, GpuSet, Job, JobId, Memory, Phase, Placement, Plan, Snapshot, Target
 from controller.model.reasons import Reason, Why
+from controller.reports.text import some
 from controller.slurm.port import ClusterPort, JobState
 
 log = logging.getLogger(__name__)
@@ -111,12 +112,13 @@ async def _release(controller: Controller, cluster: ClusterPort) -> None:
     log.info("released: %d jobs back on their GPUs, %d waiting jobs given to Slurm", len(resumed), len(given))
     if kept:
         log.warning(
-            "still held, until a controller starts or an operator releases them: jobs %s", _names(kept)
+            "still held, until a controller starts or an operator releases them: jobs %s",
+            some(kept, _NAMED),
         )
     if left:
         log.warning(
             "still suspended, until a controller starts, because other jobs are on their GPUs: jobs %s",
-            _names(left),
+            some(left, _NAMED),
         )
 
 
@@ -137,8 +139,3 @@ def _off_gpus(snapshot: Snapshot | None) -> set[JobId]:
     if snapshot is None:
         raise ClusterUnavailable("the cluster cannot be observed")
     return {job.id for job in snapshot.jobs.values() if job.phase in _OFF_GPU}
-
-
-def _names(jobs: list[JobId]) -> str:
-    names = ", ".join(str(job_id) for job_id in jobs[:_NAMED])
-    return names + (f" and {len(jobs) - _NAMED} more" if len(jobs) > _NAMED else "")

@@ -2,7 +2,7 @@
 """Text in columns of a terminal. Text from users may have wide characters and control characters."""
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
@@ -27,6 +27,11 @@ def fit(text: str, columns: int, *, left: bool = False) -> str:
         text = (cut if text.startswith(cut) else cut[:-1]) + "+" if columns > 0 else ""
     padding = " " * (columns - cell_len(text))
     return text + padding if left else padding + text
+
+
+def some(names: Sequence[object], most: int = 3) -> str:
+    """The first ones, and how many more."""
+    return ", ".join(map(str, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def ranges(numbers: Iterable[int]) -> str:
