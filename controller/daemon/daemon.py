@@ -22,17 +22,7 @@ from controller.api.answers import Answers
 from controller.api.live import LiveState
 from controller.api.metrics import Metrics
 from controller.api.server import ApiServer
-from controller.daemon import logs
-from controller.daemon.leadership import (
-    Fence,
-    fenced,
-    introduction,
-    pause,
-    poll_seconds,
-    renew,
-    rival,
-    wait_to_lead,
-)
+from controller.daemon import leadership, logs
 from controller.daemon.measuring import MeasuringRecorder
 from controller.daemon.publishing import DecisionFile, Publisher, tell_systemd
 from controller.daemon.stopping import stop_in_order
@@ -117,7 +107,7 @@ class Daemon:
         self._handle_signals()
         lock = JournalLock(self._settings.journal.path)
         standby = self._settings.daemon.standby
-        if not await wait_to_lead(lock, self._stop, standby=standby, waiting=self._wait):
+        if not await leadership.wait_to_lead(lock, self._stop, standby=standby, waiting=self._wait):
             log.info("stopped without having led")
             return
         settings = self._settings.journal
@@ -135,33 +125,33 @@ class Daemon:
 
     async def _serve(self, journal: Journal, lock: JournalLock) -> None:
         """With the journal's lock: the API, and leading as long as no node obeys another controller."""
-        settings = self._settings
-        fence, me = Fence(lock), introduction(lock.journal)
+        settings, file = self._settings, self._settings.api.token_file
+        fence, me = leadership.Fence(lock), leadership.introduction(lock.journal)
         slurm = open_cluster(
             settings.cluster.adapter,
             deadline_seconds=settings.cluster.rpc_deadline_seconds,
             measures=self._metrics,
         )
-        cluster = fenced(slurm, fence)
+        cluster = leadership.fenced(slurm, fence)
         nodes = ssh_nodes(settings.nodes, measures=self._metrics, introduction=me, guard=fence)
         answers = Answers(
             self._live,
             JournalReader(journal.path),
             metrics=self._metrics,
             stale_seconds=max(60.0, 3 * settings.loop.interval_seconds),
-            access=Access(_token(settings)),
+            access=Access(read_token(file) if settings.api.private_data and file else None),
         )
         api = ApiServer(settings.api.listen, answers)
         api.start()
         try:
             while not self._stop.is_set():
-                why = await rival(cluster, nodes, self._settings.nodes, me)
+                why = await leadership.rival(cluster, nodes, self._settings.nodes, me)
                 why = why or await self._lead(journal, cluster, nodes)
                 if why:
                     if not self._settings.daemon.standby:
                         raise NotLeading(why)
                     self._wait(why)
-                    await pause(self._stop, poll_seconds())
+                    await leadership.pause(self._stop, leadership.poll_seconds())
                     if not lock.is_ours():
                         raise NotLeading(why)
                     fence.reopen()
@@ -199,7 +189,7 @@ class Daemon:
         self._declared = DeclaredFile(declared_path(journal.path))
         self._take_declared()
         self._publisher.begin(settings.policy.name, journal)
-        renewing = asyncio.create_task(renew(nodes), name="leases")
+        renewing = asyncio.create_task(leadership.renew(nodes), name="leases")
         try:
             await controller.run(self._stop)
             tell_systemd("STOPPING=1")
@@ -292,9 +282,3 @@ def own_policy(settings: Settings) -> Policy:
     """The policy of the settings. Raises SettingsError, also where another user can change its files."""
     require_own((settings.policy.name, *settings.policy.moves), os.geteuid())
     return make_policy(settings.policy)
-
-
-def _token(settings: Settings) -> str | None:
-    """What callers must have to see jobs; None: nothing. Raises SettingsError."""
-    file = settings.api.token_file
-    return read_token(file) if settings.api.private_data and file is not None else None
