@@ -112,10 +112,10 @@ def _facts(answer: ExplainMessage, row: Row | None, slurm: SlurmJob | None) -> I
     reason = known.reason or (job.reason if job is not None else "")
     if reason:
         yield "why", clean(reason)
-    weight = units.number(known.weight)
+    weight = f"{known.weight:g}"
     if row is not None and (limit := row.weight_limit):
         whose = "this site" if limit == "site" else clean(limit)
-        weight = f"{units.number(row.weight_asked)}, counted as {weight} (limit of {whose})"
+        weight = f"{row.weight_asked:g}, counted as {weight} (limit of {whose})"
     gpus = live.asked_gpus or live.gpus if live is not None else known.gpus
     sizes = f" ({row.gpu_range})" if row is not None and row.gpu_range else ""
     asked = f"{units.several(gpus, 'GPU')}{sizes}, weight {weight}"
@@ -191,7 +191,7 @@ def _rivals(rivals: Sequence[LiveJobMessage]) -> Iterator[str]:
     for rival in rivals[:20]:
         name = fit(clean(rival.name), 16, left=True)
         yield (
-            f"  {rival.job_id:<8} {name} {clean(rival.user):<10} weight {units.number(rival.weight):<5} "
+            f"  {rival.job_id:<8} {name} {clean(rival.user):<10} weight {rival.weight:<5g} "
             f"{gpu_list(rival.running_on)}"
         ).rstrip()
     if len(rivals) > 20:

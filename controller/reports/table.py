@@ -50,7 +50,7 @@ COLUMNS: tuple[Column[Row], ...] = (
     Column("Partition", 10, lambda r: r.job.partition),
     Column("Phase", 10, lambda r: r.job.phase or ""),
     Column("Reason", 40, lambda r: r.job.reason, left=True),
-    Column("ReqWeight", 9, lambda r: units.number(r.weight_asked)),
+    Column("ReqWeight", 9, lambda r: f"{r.weight_asked:g}"),
     Column("RunTime", 11, lambda r: units.duration(r.job.run_seconds)),
     Column("Share", 6, lambda r: units.share(r.job.run_seconds, r.elapsed or 0)),
     Column("SharesWith", 12, lambda r: ",".join(map(str, r.job.shares_with)), left=True),
@@ -65,7 +65,7 @@ COLUMNS: tuple[Column[Row], ...] = (
     Column("Trials", 6, lambda r: str(r.job.trials)),
     Column("User", 9, lambda r: r.job.user),
     Column("WaitTime", 11, lambda r: units.duration(r.waited)),
-    Column("Weight", 6, lambda r: units.number(r.job.weight)),
+    Column("Weight", 6, lambda r: f"{r.job.weight:g}"),
     Column("WeightLimit", 16, lambda r: r.weight_limit, left=True),
 )
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from controller.api.messages import GpusMessage, JobMessage, JobsMessage
 from controller.model import value
-from controller.reports import units
 from controller.reports.table import Column
 
 
@@ -38,7 +37,7 @@ COLUMNS: tuple[Column[TrialRow], ...] = (
     Column("GPUSeconds", 10, lambda r: f"{r.gpu_seconds:.0f}"),
     Column("Steps", 7, lambda r: "" if r.steps is None else str(r.steps)),
     Column("Rate", 8, lambda r: "" if r.steps_per_second is None else f"{r.steps_per_second:.3g}/s"),
-    Column("Priority", 8, lambda r: units.number(r.priority)),
+    Column("Priority", 8, lambda r: f"{r.priority:g}"),
     Column("Excl", 4, lambda r: "yes" if r.exclusive else ""),
 )
 

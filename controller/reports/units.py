@@ -4,6 +4,7 @@
 import math
 import os
 import time as clock
+from bisect import bisect_left
 
 from controller.model.clock import shown_seconds
 
@@ -37,15 +38,12 @@ def zone_offsets(begin: float, end: float) -> list[tuple[float, int]]:
     found = [(begin, clock.localtime(begin).tm_gmtoff)]
     low, stride = int(begin), max(86400, int(end - begin) // 5000)
     while low < end:
-        high = following = min(low + stride, int(end) + 1)
-        if clock.localtime(high).tm_gmtoff != found[-1][1]:
-            while high - low > 1:
-                middle = (low + high) // 2
-                low, high = (
-                    (middle, high) if clock.localtime(middle).tm_gmtoff == found[-1][1] else (low, middle)
-                )
-            found.append((float(high), clock.localtime(high).tm_gmtoff))
-        low = following
+        high, offset = min(low + stride, int(end) + 1), found[-1][1]
+        if clock.localtime(high).tm_gmtoff != offset:
+            seconds = range(low, high)
+            change = low + bisect_left(seconds, True, key=lambda at: clock.localtime(at).tm_gmtoff != offset)
+            found.append((float(change), clock.localtime(change).tm_gmtoff))
+        low = high
     return found
 
 
@@ -92,8 +90,3 @@ def size(count: int | None, unit: str = "") -> str:
 
 def _number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-def number(value: float) -> str:
-    """A weight: `1`, `0.5`."""
-    return f"{value:g}"

@@ -16,10 +16,8 @@ WARNING = "#D55E00"
 DIM = "bright_black"
 
 
-def bar(fraction: float | None, columns: int, glyphs: "Glyphs") -> str:
-    """`███░░`; blanks where it is not known."""
-    if fraction is None:
-        return " " * columns
+def bar(fraction: float, columns: int, glyphs: "Glyphs") -> str:
+    """`███░░`."""
     full = round(max(0.0, min(1.0, fraction)) * columns)
     return glyphs.full * full + glyphs.empty * (columns - full)
 

@@ -236,7 +236,6 @@ def test_ascii_terminals_get_ascii() -> None:
 def test_bars() -> None:
     assert bar(0.5, 8, UNICODE) == "████░░░░"
     assert bar(7.0, 2, UNICODE) == "██"
-    assert bar(None, 3, UNICODE) == "   "
 
 
 def test_orders() -> None:
