@@ -38,9 +38,9 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from controller.reports.top.frame import Frame, View
+    from controller.reports.top.frame import Frame
     from controller.reports.top.screen import Screen, print_picture
-    from controller.reports.top.view import ASCII, UNICODE
+    from controller.reports.top.view import ASCII, UNICODE, View
 
     console = Console(
         width=args.width,

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from controller.reports.top.frame import Frame, Page, View
+from controller.reports.top.frame import Frame
+from controller.reports.top.view import Page, View
 
 INTERVALS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds between two pictures, for the keys + and -."""

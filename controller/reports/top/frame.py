@@ -4,11 +4,10 @@
 Text from users is cleaned before it reaches the terminal, and rich's markup is not used.
 """
 
-import enum
 import time as clock
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -20,10 +19,10 @@ from controller.reports.text import clean
 from controller.reports.top import KEYS
 from controller.reports.top.detail import Detail
 from controller.reports.top.detail import lines as detail_lines
-from controller.reports.top.gpus import Context, gpus_grid, nodes_grid
+from controller.reports.top.gpus import gpus_grid, nodes_grid
 from controller.reports.top.grid import Grid, Line, draw, one_line
 from controller.reports.top.jobs import jobs_grid
-from controller.reports.top.view import DIM, RANK, UNICODE, WARNING, Glyphs, Order, job_colors, job_share
+from controller.reports.top.view import DIM, RANK, WARNING, Context, Order, Page, View, job_colors, job_share
 
 STALE_SECONDS = 15.0
 MAX_PROBLEMS = 3
@@ -41,46 +40,6 @@ Signs
   {{idle}} idle          {{ordinary}} an ordinary job              {{broken}} a problem
 
 Nothing here changes a job: cancel with scancel, hold with scontrol hold."""
-
-
-class Page(enum.Enum):
-    JOBS = "jobs"
-    DETAIL = "detail"
-    HELP = "help"
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What was chosen with keys and options, and the size of the screen."""
-
-    order: Order = Order.STATE
-    reverse: bool = False
-    by_user: bool = False
-    user: str | None = None
-    filter: str = ""
-    """Only jobs with this text."""
-    typing: bool = False
-    """The filter is being typed."""
-    selected: int | None = None
-    """The job that Enter explains."""
-    page: Page = Page.JOBS
-    compact: bool | None = None
-    """One line per node; None: where the GPUs one by one would fill more than half of the screen."""
-    glyphs: Glyphs = UNICODE
-    scroll: int = 0
-    scroll_before: int = 0
-    """Scroll position of the jobs before another page was opened."""
-    height: int | None = None
-    """Rows of the screen; None: no screen, everything is printed."""
-    paused: bool = False
-    interval_seconds: float = 2.0
-    problem: str = ""
-    """Why there is no fresh answer."""
-    keys: bool = False
-    history: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
-    """Utilisation of each GPU in the last answers."""
-    detail: Detail | None = None
-    """What is known of the selected job."""
 
 
 class Frame:
@@ -179,9 +138,8 @@ class Frame:
             return [_texts(detail_lines(detail, columns))]
         if answer is None:
             return [_texts(["" if view.problem else "Waiting for the controller"])]
-        context = Context(
-            {job.job_id: job for job in answer.jobs}, job_colors(answer.jobs), view.glyphs, view.history
-        )
+        known = {job.job_id: job for job in answer.jobs}
+        context = Context(known, job_colors(answer.jobs), answer.time, view)
         compact = view.compact
         if compact is None:
             gpus = sum(len(node.gpus) for node in answer.nodes)
@@ -201,10 +159,7 @@ class Frame:
             which = f" with {clean(view.filter)!r}" if view.filter else ""
             return [upper, _texts(["", f"No Gandiva jobs{whose}{which}."], DIM)]
         jobs = ordered(jobs, view.order, answer.time, reverse=view.reverse, by_user=view.by_user)
-        listed = jobs_grid(
-            jobs, answer.time, columns, context,
-            order=view.order if view.keys else None, selected=view.selected, by_user=view.by_user,
-        )  # fmt: skip
+        listed = jobs_grid(jobs, context, columns)
         first = upper.height + 1 + listed.header
         self.job_lines = [
             (one.job_id, line) for line, one in enumerate(listed.entries, first) if not isinstance(one, Text)

@@ -1,33 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The upper part of the live view: the GPUs, one by one or a line per node."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.text import Text
 
-from controller.api.messages import GpuMessage, LiveJobMessage, NodeMessage
+from controller.api.messages import GpuMessage, NodeMessage
 from controller.reports.text import clean, ranges, width
 from controller.reports.top.grid import Grid
-from controller.reports.top.view import BAR, DIM, WARNING, Glyphs, bar, phase_words, spark
+from controller.reports.top.view import BAR, DIM, WARNING, Context, Glyphs, bar, phase_words, spark
 
 _MAX_NAME = 20
 HISTORY = 16
 """Answers that the history of a GPU shows."""
 HISTORY_COLUMNS = 100
 """From this width on there is room for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What all parts of the picture are drawn with."""
-
-    jobs: Mapping[int, LiveJobMessage]
-    colors: Mapping[int, str]
-    glyphs: Glyphs
-    history: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
-    """Utilisation of each GPU (`node:ordinal`) in the last answers, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +33,28 @@ class _Row:
         return clean(f"{self.node.name}:{ranges(gpu.ordinal for gpu in self.node.gpus)}")
 
 
-def gpus_grid(nodes: Sequence[NodeMessage], context: Context, columns: int = 80) -> Grid[_Row]:
+def gpus_grid(nodes: Sequence[NodeMessage], context: Context, columns: int) -> Grid[_Row]:
     """A line per GPU; a node that is not available and has nothing on it is one line."""
-    history = HISTORY if context.history and columns >= HISTORY_COLUMNS else 0
+    history = HISTORY if context.view.history and columns >= HISTORY_COLUMNS else 0
     rows: list[_Row] = []
     for node in nodes:
         if not node.available and not any(gpu.running or gpu.ordinary_job is not None for gpu in node.gpus):
             rows.append(_Row(node, None))
             continue
-        brackets = _brackets(node.gpus, context.glyphs)
+        brackets = _brackets(node.gpus, context.view.glyphs)
         rows += [_Row(node, gpu, bracket) for gpu, bracket in zip(node.gpus, brackets, strict=True)]
     name_width = min(_MAX_NAME, max((width(row.name) for row in rows), default=3))
     model_width = min(8, max((len(gpu.model) for node in nodes for gpu in node.gpus), default=5))
 
     def cells(row: _Row) -> list[Text]:
         if row.gpu is None:
-            why = _broken(row.node.reason or "node not available", context.glyphs)
+            why = _broken(row.node.reason or "node not available", context.view.glyphs)
             return [Text(row.name), *[Text()] * (4 if history else 3), why, Text()]
-        lately = spark(context.history.get(row.name, ())[-history:], context.glyphs).rjust(history)
+        lately = spark(context.view.history.get(row.name, ())[-history:], context.view.glyphs).rjust(history)
         return [
             Text(row.name),
             Text(clean(row.gpu.model), style=DIM),
-            _busy(row.gpu, context.glyphs),
+            _busy(row.gpu, context.view.glyphs),
             *([Text(lately, style=DIM)] if history else ()),
             _memory(row.gpu),
             _holder(row.gpu, row.node, context),
@@ -104,7 +93,7 @@ def _left(gpu: GpuMessage) -> Text:
 
 
 def _holder(gpu: GpuMessage, node: NodeMessage, context: Context) -> Text:
-    glyphs = context.glyphs
+    glyphs = context.view.glyphs
     if gpu.running:
         text = Text()
         for index, job_id in enumerate(gpu.running):
@@ -148,7 +137,7 @@ def _brackets(gpus: Sequence[GpuMessage], glyphs: Glyphs) -> list[str]:
 
 
 def _waiters(waiting: Sequence[int], bracket: str, context: Context) -> Text:
-    glyphs = context.glyphs
+    glyphs = context.view.glyphs
     if bracket in glyphs.brackets[1:]:
         return Text(f"  {bracket}")
     text = Text()
@@ -163,7 +152,7 @@ def _waiters(waiting: Sequence[int], bracket: str, context: Context) -> Text:
 def nodes_grid(nodes: Sequence[NodeMessage], context: Context) -> Grid[NodeMessage]:
     """A line per node: the job on each of its GPUs, and how many wait."""
     most = max((len(node.gpus) for node in nodes), default=0)
-    cell_width = max([1] + [len(_cell(gpu, context.glyphs)) for node in nodes for gpu in node.gpus])
+    cell_width = max([1] + [len(_cell(gpu, context.view.glyphs)) for node in nodes for gpu in node.gpus])
     name_width = min(_MAX_NAME, max((width(clean(node.name)) for node in nodes), default=4))
 
     def cells(node: NodeMessage) -> list[Text]:
@@ -184,11 +173,11 @@ def nodes_grid(nodes: Sequence[NodeMessage], context: Context) -> Grid[NodeMessa
 
 def _cells(node: NodeMessage, cell_width: int, context: Context) -> Text:
     if not node.available and not any(gpu.running for gpu in node.gpus):
-        return _broken(node.reason or "not available", context.glyphs)
+        return _broken(node.reason or "not available", context.view.glyphs)
     cells = Text()
     for gpu in node.gpus:
         color = context.colors.get(gpu.running[0], "") if gpu.running else DIM
-        cells.append(_cell(gpu, context.glyphs).ljust(cell_width) + " ", style=color)
+        cells.append(_cell(gpu, context.view.glyphs).ljust(cell_width) + " ", style=color)
     return cells
 
 

@@ -10,39 +10,30 @@ from controller.api.messages import LiveJobMessage
 from controller.model import Verdict
 from controller.reports import units
 from controller.reports.text import clean, gpu_list, ranges, split_gpu, width
-from controller.reports.top.gpus import Context
 from controller.reports.top.grid import Grid, one_line
-from controller.reports.top.view import BAR, DIM, WARNING, Glyphs, Order, bar, job_share, phase_words
+from controller.reports.top.view import BAR, DIM, WARNING, Context, Glyphs, Order, bar, job_share, phase_words
 
 WIDE = 120
 """From this width on reasons have room in the table; below it they get a line of their own."""
 _COLUMNS = (Order.NUMBER, Order.NAME, Order.USER, Order.GPUS, Order.WEIGHT, Order.STATE, Order.SHARE)
 
 
-def jobs_grid(
-    jobs: Sequence[LiveJobMessage],
-    now: float,
-    columns: int,
-    context: Context,
-    *,
-    order: Order | None = None,
-    selected: int | None = None,
-    by_user: bool = False,
-) -> Grid[LiveJobMessage]:
-    """A line per job, in the order given, which `order` names. `by_user`: a line above those of each user."""
+def jobs_grid(jobs: Sequence[LiveJobMessage], context: Context, columns: int) -> Grid[LiveJobMessage]:
+    """A line per job, in the order given, which the view names; user by user with a line above each."""
+    view, now, glyphs = context.view, context.now, context.view.glyphs
     wide = columns >= WIDE
-    firsts = {job.user: job.job_id for job in reversed(jobs)} if by_user else {}
+    firsts = {job.user: job.job_id for job in reversed(jobs)} if view.by_user else {}
     entries: list[LiveJobMessage | Text] = []
     for job in jobs:
         if firsts.get(job.user) == job.job_id:
             entries.append(_of_user([one for one in jobs if one.user == job.user]))
         entries.append(job)
         if job.reason and not wide and not job.running_on:
-            entries.append(one_line(f"  {context.glyphs.because} {clean(job.reason)}", DIM))
+            entries.append(one_line(f"  {glyphs.because} {clean(job.reason)}", DIM))
 
     def cells(job: LiveJobMessage) -> list[Text]:
         color = context.colors.get(job.job_id, "")
-        state = phase_words(job.phase, context.glyphs)
+        state = phase_words(job.phase, glyphs)
         return [
             Text(str(job.job_id), style=color),
             Text(clean(job.name), style=color),
@@ -50,7 +41,7 @@ def jobs_grid(
             Text(str(job.gpus)),
             Text(f"{job.weight:g}"),
             Text(state, style=WARNING if job.phase in ("stuck", "unknown") else ""),
-            _time_on_gpus(job, now, context.glyphs),
+            _time_on_gpus(job, now, glyphs),
             Text(_where_or_why(job, wide)),
         ]
 
@@ -64,10 +55,10 @@ def jobs_grid(
         ("Time on GPUs", {"width": BAR + 5}),
         ("Where, or why not" if wide else "Where", {"ratio": 6 if wide else 3}),
     ]
-    if order is not None:
+    if view.keys:
         # Text, not an arrow: the narrow columns have no room for one.
-        headers[_COLUMNS.index(order)][1]["header_style"] = "bold underline"
-    return Grid(entries, headers, cells, next((job for job in jobs if job.job_id == selected), None))
+        headers[_COLUMNS.index(view.order)][1]["header_style"] = "bold underline"
+    return Grid(entries, headers, cells, next((job for job in jobs if job.job_id == view.selected), None))
 
 
 def _of_user(jobs: Sequence[LiveJobMessage]) -> Text:

@@ -22,8 +22,9 @@ from controller.api.messages import GpusMessage
 from controller.errors import GandivaError
 from controller.reports.top.control import press
 from controller.reports.top.detail import Detail, ask
-from controller.reports.top.frame import Frame, Page, View
+from controller.reports.top.frame import Frame
 from controller.reports.top.gpus import HISTORY
+from controller.reports.top.view import Page, View
 
 _RESIZE_SECONDS = 0.5
 """How soon a changed size of the window takes effect."""

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Orders, symbols and colours of the live view. No I/O."""
+"""What is chosen, and orders, symbols and colours of the live view. No I/O."""
 
 import enum
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from controller.api.messages import LiveJobMessage
+
+if TYPE_CHECKING:
+    from controller.reports.top.detail import Detail
 
 PALETTE = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#D55E00", "#CC79A7")
 """The colours of Okabe and Ito, distinct with any kind of colour vision, but for their dark blue, which is
@@ -61,6 +65,57 @@ class Glyphs:
 
 UNICODE = Glyphs("█", "░", "▶", "‖", "…", "·", "■", "✗", "◀", "└", ("┐", "│", "┘"), " ▁▂▃▄▅▆▇█")
 ASCII = Glyphs("#", ".", ">", "=", ".", "-", "x", "!", "<", "`-", ("\\", "|", "/"), " ._-=+*%#")
+
+
+class Page(enum.Enum):
+    JOBS = "jobs"
+    DETAIL = "detail"
+    HELP = "help"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What was chosen with keys and options, and the size of the screen."""
+
+    order: Order = Order.STATE
+    reverse: bool = False
+    by_user: bool = False
+    user: str | None = None
+    filter: str = ""
+    """Only jobs with this text."""
+    typing: bool = False
+    """The filter is being typed."""
+    selected: int | None = None
+    """The job that Enter explains."""
+    page: Page = Page.JOBS
+    compact: bool | None = None
+    """One line per node; None: where the GPUs one by one would fill more than half of the screen."""
+    glyphs: Glyphs = UNICODE
+    scroll: int = 0
+    scroll_before: int = 0
+    """Scroll position of the jobs before another page was opened."""
+    height: int | None = None
+    """Rows of the screen; None: no screen, everything is printed."""
+    paused: bool = False
+    interval_seconds: float = 2.0
+    problem: str = ""
+    """Why there is no fresh answer."""
+    keys: bool = False
+    history: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    """Utilisation of each GPU (`node:ordinal`) in the last answers, oldest first."""
+    detail: "Detail | None" = None
+    """What is known of the selected job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all parts of the picture are drawn with."""
+
+    jobs: Mapping[int, LiveJobMessage]
+    colors: Mapping[int, str]
+    now: float
+    view: View
+
 
 _SYMBOLS = {
     "stuck": ("broken", "stuck"),

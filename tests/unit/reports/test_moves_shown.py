@@ -25,7 +25,8 @@ from controller.reports.explain import explain
 from controller.reports.html.page import ALONE, GUEST, HOST, Contents, page_data
 from controller.reports.report import join
 from controller.reports.table import LONG_FORMAT, Layout, parse_format, render
-from controller.reports.top.frame import Frame, View
+from controller.reports.top.frame import Frame
+from controller.reports.top.view import View
 from controller.reports.trials import trial_rows
 from controller.settings.loading import parse_settings
 from controller.simulation.cluster_spec import parse_cluster

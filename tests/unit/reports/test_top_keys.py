@@ -19,9 +19,9 @@ from controller.reports.top import detail as detail_module
 from controller.reports.top import screen as screen_module
 from controller.reports.top.control import press
 from controller.reports.top.detail import Detail, ask, lines
-from controller.reports.top.frame import Frame, Page, View, matches, ordered
+from controller.reports.top.frame import Frame, matches, ordered
 from controller.reports.top.screen import _keys_in, _read_keys
-from controller.reports.top.view import ASCII, UNICODE, Order, spark
+from controller.reports.top.view import ASCII, UNICODE, Order, Page, View, spark
 
 from .test_words_about_jobs import EVIL, NOW, QUEUED, SUSPENDED, job, live, message
 

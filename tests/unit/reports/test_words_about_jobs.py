@@ -27,9 +27,9 @@ from controller.cli.status import status_lines
 from controller.model import Phase
 from controller.reports.explain import explain
 from controller.reports.text import width
-from controller.reports.top.frame import Frame, View, ordered
+from controller.reports.top.frame import Frame, ordered
 from controller.reports.top.screen import _keys_in
-from controller.reports.top.view import ASCII, UNICODE, Order, bar, job_share
+from controller.reports.top.view import ASCII, UNICODE, Order, View, bar, job_share
 
 NOW = 10_000.0
 ROOT = Path(__file__).resolve().parents[3]
