@@ -35,6 +35,7 @@ PRIVATE = (
     "this controller names jobs only to callers with its token (api.private_data): put the token into a file "
     f"and name that in {ENVIRONMENT}"
 )
+STARTING = "the controller has just started and has not observed the cluster yet: try again"
 _JOB_ID = re.compile(r"[0-9]{1,10}")
 
 
@@ -96,10 +97,10 @@ class Answers:
     def _route(self, path: str, query: Mapping[str, Sequence[str]], sees_jobs: bool) -> Answer:
         if path == "/metrics":
             return Answer(200, self._metrics.exposition(), CONTENT_TYPE)
-        if path == "/v1/status":
-            return self._status(sees_jobs)
-        if path == "/v1/gpus":
-            return self._gpus()
+        if path in ("/v1/status", "/v1/gpus"):
+            if (published := self._live.latest) is None:
+                return _error(503, STARTING)
+            return self._status(published, sees_jobs) if path == "/v1/status" else self._gpus(published)
         if path == "/v1/jobs":
             return self._jobs(query)
         if path == "/v1/timeline":
@@ -129,17 +130,11 @@ class Answers:
             return _plain(503, f"the loop has completed no turn for {published.age_seconds:.0f} s: {why}")
         return _plain(200, "ok")
 
-    def _gpus(self) -> Answer:
-        published = self._live.latest
-        if published is None:
-            return _starting()
+    def _gpus(self, published: Published) -> Answer:
         now = {"age_seconds": round(published.age_seconds, 3), "problems": self._problems(published)}
         return _json(published.message.model_copy(update=now))
 
-    def _status(self, sees_jobs: bool) -> Answer:
-        published = self._live.latest
-        if published is None:
-            return _starting()
+    def _status(self, published: Published, sees_jobs: bool) -> Answer:
         message = published.message
         problems = self._problems(published)
         events: list[Event] = []
@@ -201,8 +196,9 @@ class Answers:
         rows = self._journal.jobs(JobFilter(job_ids=(job_id,)), now=now)
         live = published.jobs.get(job_id) if published else None
         if not rows and live is None:
-            text = f"the controller knows no job {job_id}: is it a Gandiva job (sbatch --gandiva)?"
-            return _error(404, text)
+            return _error(
+                404, f"the controller knows no job {job_id}: is it a Gandiva job (sbatch --gandiva)?"
+            )
         return _json(
             messages.ExplainMessage.of(
                 time=now,
@@ -262,10 +258,6 @@ def _plain(status: int, text: str) -> Answer:
 
 def _error(status: int, text: str) -> Answer:
     return Answer(status, json.dumps({"error": text}).encode() + b"\n")
-
-
-def _starting() -> Answer:
-    return _error(503, "the controller has just started and has not observed the cluster yet: try again")
 
 
 def _only(query: Mapping[str, Sequence[str]], known: set[str]) -> None:
