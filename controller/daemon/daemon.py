@@ -247,30 +247,29 @@ class Daemon:
             log.warning("settings %s are not reloaded: the controller is stopping", self._path)
             return
         tell_systemd(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        tell_systemd("READY=1", self._take_settings())
+
+    def _take_settings(self) -> str:
+        """Read them again. Returns what systemd shows; empty: what it showed before."""
         try:
             new = load_settings(self._path)
             policy = own_policy(new)
             logs.configure(new.log)
         except (GandivaError, OSError) as error:
-            log.error(
-                "settings not reloaded, the old ones stay in force: %s; correct them and reload again",
-                error,
-                extra={"file": self._path},
-            )
-            tell_systemd("READY=1")
-            return
+            text = "settings not reloaded, the old ones stay in force: %s; correct them and reload again"
+            log.error(text, error, extra={"file": self._path})
+            return ""
         for key in needs_restart(self._settings, new):
             log.warning("%s has changed, which takes effect at the next start only", key)
         _warn_of_deprecated(self._path, new)
         self._settings = new
         if self._controller is None:
             log.info("settings reloaded; this controller does not lead")
-            tell_systemd("READY=1")
-            return
-        self._controller.use_settings(self._settings, policy)
-        self._publisher.policy = self._settings.policy.name
-        log.info("settings reloaded: policy %s", self._settings.policy.name)
-        tell_systemd("READY=1", f"policy {self._settings.policy.name}")
+            return ""
+        self._controller.use_settings(new, policy)
+        self._publisher.policy = new.policy.name
+        log.info("settings reloaded: policy %s", new.policy.name)
+        return f"policy {new.policy.name}"
 
 
 def _warn_of_deprecated(path: Path, settings: Settings) -> None:
