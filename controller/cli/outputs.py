@@ -25,11 +25,10 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path 
 
     Files are by the option that names them; None: not given.
     """
-    for option, path in outputs.items():
-        if path is not None:
-            _check_place(path)
-            refuse_inputs(option, path, inputs)
     given = [(option, path) for option, path in outputs.items() if path is not None]
+    for option, path in given:
+        _check_place(path)
+        refuse_inputs(option, path, inputs)
     for (one, first), (other, second) in combinations(given, 2):
         if os.path.realpath(first) == os.path.realpath(second) or _same_file(first, second):
             raise GandivaError(f"{one} and {other} name the same file, {first}: give each its own")

@@ -104,6 +104,7 @@ def run_list(args: argparse.Namespace) -> int:
 def run_import(args: argparse.Namespace) -> int:
     from controller.cli.outputs import writing
     from controller.observe.declared import declared_path, rates_json
+    from controller.reports.units import several
     from controller.simulation.oracle import read_declared
 
     found = read_declared(
@@ -112,15 +113,11 @@ def run_import(args: argparse.Namespace) -> int:
     before: Table = {} if args.replace else _declared(args)
     models = {model: {**before.get(model, {}), **found.get(model, {})} for model in {**before, **found}}
     path = declared_path(common.journal_path(args))
-    text = rates_json(
-        (model, where, rate) for model, known in models.items() for where, rate in known.items()
-    )
+    rows = ((model, where, rate) for model, known in models.items() for where, rate in known.items())
     with writing(path) as file:
-        file.write(text)
-    rates = sum(map(len, found.values()))
-    print(
-        f"declared in {path}: {rates} rate{'s' * (rates != 1)} of {len(found)} model{'s' * (len(found) != 1)}"
-    )
+        file.write(rates_json(rows))
+    rates = several(sum(map(len, found.values())), "rate")
+    print(f"declared in {path}: {rates} of {several(len(found), 'model')}")
     return 0
 
 

@@ -78,15 +78,14 @@ def cannot_be_suspended(failed: FailedSuspendsMessage) -> str:
 
 def _off_bad_gpus(live: LiveJobMessage) -> str:
     """A job that is bound to GPUs on which it cannot go on."""
-    again = (
-        f"scontrol requeue {live.job_id} starts it again elsewhere, from its last checkpoint if it has one"
-        if live.may_requeue
-        else f"scancel {live.job_id}, and submit it again, from its last checkpoint if it has one"
+    again = f"scancel {live.job_id}, and submit it again"
+    if live.may_requeue:
+        again = f"scontrol requeue {live.job_id} starts it again elsewhere"
+    moves = "where the policy moves jobs (balance) it goes on elsewhere by itself; " * live.may_migrate
+    return (
+        f"{moves}when the GPU is in order it goes on there: ask your administrators. {again}, from its last "
+        "checkpoint if it has one"
     )
-    moves = (
-        "where the policy moves jobs (balance) it goes on elsewhere by itself; " if live.may_migrate else ""
-    )
-    return f"{moves}when the GPU is in order it goes on there: ask your administrators. {again}"
 
 
 def next_step(

@@ -96,11 +96,10 @@ def _number(job_id: int, slurm: SlurmJob | None) -> str:
 def _headline(job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJob | None) -> str:
     known = live or job
     assert known is not None
-    if live is not None:
-        what = _PHASES.get(live.phase, live.phase)
+    if isinstance(known, LiveJobMessage):
+        what = _PHASES.get(known.phase, known.phase)
     else:
-        assert job is not None
-        what = f"is over: {job.state}" if job.end_time is not None else f"is {job.state}"
+        what = f"is over: {known.state}" if known.end_time is not None else f"is {known.state}"
     return f"Job {_number(known.job_id, slurm)} ({clean(known.name)}, {clean(known.user)}) {what}"
 
 
@@ -142,11 +141,8 @@ def _present(live: LiveJobMessage) -> Iterator[tuple[str, str]]:
         bound = gpu_list(live.binding)
         yield "bound to", f"any {live.gpus} of {bound}" if len(live.binding) > live.gpus else bound
     if live.running_on:
-        size = (
-            f": {live.gpus} GPUs, more than it asked for"
-            if live.gpus > (live.asked_gpus or live.gpus)
-            else ""
-        )
+        grown = 0 < live.asked_gpus < live.gpus
+        size = f": {live.gpus} GPUs, more than it asked for" if grown else ""
         yield "is on", gpu_list(live.running_on) + size
     if live.shares_with:
         others = ", ".join(map(str, live.shares_with))
@@ -175,11 +171,12 @@ def _past(row: Row) -> Iterator[tuple[str, str]]:
     if row.elapsed is not None:
         share = units.share(job.run_seconds, row.elapsed)
         part = f" ({share})" if share else ""
+        parts = ((job.slices, "slice"), (job.suspends, "suspend"), (job.moves, "move"))
+        counts = ", ".join(units.several(*each) for each in parts)
+        sizes = f", on {row.sizes} GPUs" if "-" in row.sizes else ""
         yield (
             "has run",
-            f"{units.duration(job.run_seconds)} of {units.duration(row.elapsed)}{part}, in "
-            f"{units.several(job.slices, 'slice')}, {units.several(job.suspends, 'suspend')}, "
-            f"{units.several(job.moves, 'move')}" + (f", on {row.sizes} GPUs" if "-" in row.sizes else ""),
+            f"{units.duration(job.run_seconds)} of {units.duration(row.elapsed)}{part}, in {counts}{sizes}",
         )
     if job.packs or job.trials:
         gain = "" if job.gain is None else f"; measured last: {units.gain(job.gain)} of what was before"

@@ -232,13 +232,13 @@ def write(files: Mapping[str, str], folder: Path, *, force: bool = False) -> tup
     texts = {
         folder / name: with_own_lines(text, there.get(folder / name, "")) for name, text in files.items()
     }
-    differing = [path for path, text in there.items() if text != texts[path]]
+    changed = {path: text for path, text in texts.items() if there.get(path) != text}
+    differing = [path for path in changed if path in there]
     if differing and not force:
         raise SlurmConfigError(
             f"not overwriting {', '.join(map(str, differing))}: there already, with other content; "
             "compare them and use --force, or choose another --output-dir"
         )
-    changed = {path: text for path, text in texts.items() if path not in there or path in differing}
     for path, text in changed.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, text)
