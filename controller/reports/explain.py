@@ -169,15 +169,12 @@ def _past(row: Row) -> Iterator[tuple[str, str]]:
         until = "so far" if row.end_time is None else "until it ended, without having started"
     yield "waited", f"{units.duration(row.waited)} {until}"
     if row.elapsed is not None:
-        share = units.share(job.run_seconds, row.elapsed)
-        part = f" ({share})" if share else ""
+        ran = f"{units.duration(job.run_seconds)} of {units.duration(row.elapsed)}"
+        if share := units.share(job.run_seconds, row.elapsed):
+            ran += f" ({share})"
         parts = ((job.slices, "slice"), (job.suspends, "suspend"), (job.moves, "move"))
         counts = ", ".join(units.several(*each) for each in parts)
-        sizes = f", on {row.sizes} GPUs" if "-" in row.sizes else ""
-        yield (
-            "has run",
-            f"{units.duration(job.run_seconds)} of {units.duration(row.elapsed)}{part}, in {counts}{sizes}",
-        )
+        yield "has run", f"{ran}, in {counts}" + (f", on {row.sizes} GPUs" if "-" in row.sizes else "")
     if job.packs or job.trials:
         gain = "" if job.gain is None else f"; measured last: {units.gain(job.gain)} of what was before"
         counts = f"{units.several(job.packs, 'pack')}, {units.several(job.trials, 'trial')}"
