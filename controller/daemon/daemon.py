@@ -125,7 +125,7 @@ class Daemon:
 
     async def _serve(self, journal: Journal, lock: JournalLock) -> None:
         """With the journal's lock: the API, and leading as long as no node obeys another controller."""
-        settings, file = self._settings, self._settings.api.token_file
+        settings = self._settings
         fence, me = leadership.Fence(lock), leadership.introduction(lock.journal)
         slurm = open_cluster(
             settings.cluster.adapter,
@@ -139,7 +139,7 @@ class Daemon:
             JournalReader(journal.path),
             metrics=self._metrics,
             stale_seconds=max(60.0, 3 * settings.loop.interval_seconds),
-            access=Access(read_token(file) if settings.api.private_data and file else None),
+            access=Access(_token(settings)),
         )
         api = ApiServer(settings.api.listen, answers)
         api.start()
@@ -281,3 +281,9 @@ def own_policy(settings: Settings) -> Policy:
     """The policy of the settings. Raises SettingsError, also where another user can change its files."""
     require_own((settings.policy.name, *settings.policy.moves), os.geteuid())
     return make_policy(settings.policy)
+
+
+def _token(settings: Settings) -> str | None:
+    """What callers must have to see jobs; None: nothing. Raises SettingsError."""
+    file = settings.api.token_file
+    return read_token(file) if settings.api.private_data and file is not None else None
