@@ -31,24 +31,28 @@ class AgentAnswer:
 def judge_agent(
     node: KnownNode, answer: AgentAnswer, settings: NodesSettings, slurm_conf: Path
 ) -> Iterator[Finding]:
-    hello = answer.hello
+    name, hello = node.name, answer.hello
     if hello is None:
-        change = _remedy(node.name, answer, settings)
-        yield Subject(node.name, "agent").error(f"cannot be reached: {answer.error}", change)
+        change = _remedy(name, answer, settings)
+        yield Subject(name, "agent").error(f"cannot be reached: {answer.error}", change)
         return
-    yield _version(node.name, hello)
-    yield _gpus(node, hello, slurm_conf)
-    yield _driver(node.name, hello)
-    yield _clock(node.name, answer)
-    yield _run_dir(node.name, hello)
-    yield _confined(node.name, hello)
+    yield _version(Subject(name, "agent"), hello)
+    yield _gpus(Subject(name, "GPUs"), node, hello, slurm_conf)
+    yield _driver(Subject(name, "driver"), hello)
+    yield _clock(Subject(name, "clock"), answer)
+    yield _run_dir(Subject(name, "run folder"), hello)
+    yield _confined(Subject(name, "devices"), hello)
     if hello.rank_files:
-        yield _rank_files(node.name, hello)
+        yield _rank_files(Subject(name, "rank files"), hello)
     if hello.keys_from_anywhere:
-        yield _key_line(node.name, settings)
+        yield Subject(name, "SSH key").warning(
+            "sshd takes the agent's key from any address: a copy of the key opens the agent from anywhere",
+            f"in ~{settings.ssh_user}/.ssh/authorized_keys on {name}, before restrict: "
+            'from="ADDRESS of the controller\'s host",',
+        )
     if hello.plugin_built_for:
         # (A node that has not registered has no release.)
-        yield judge_plugin(node.name, hello.plugin_built_for, node.record.release or hello.plugin_built_for)
+        yield judge_plugin(name, hello.plugin_built_for, node.record.release or hello.plugin_built_for)
 
 
 def _remedy(name: str, answer: AgentAnswer, settings: NodesSettings) -> str:
@@ -79,27 +83,17 @@ def _remedy(name: str, answer: AgentAnswer, settings: NodesSettings) -> str:
     return next(found, otherwise)
 
 
-def _key_line(name: str, settings: NodesSettings) -> Finding:
-    return Subject(name, "SSH key").warning(
-        "sshd takes the agent's key from any address: a copy of the key opens the agent from anywhere",
-        f"in ~{settings.ssh_user}/.ssh/authorized_keys on {name}, before restrict: "
-        'from="ADDRESS of the controller\'s host",',
-    )
-
-
-def _version(name: str, hello: HelloResult) -> Finding:
-    subject = Subject(name, "agent")
+def _version(subject: Subject, hello: HelloResult) -> Finding:
     if hello.software_version == __version__:
         return subject.ok(f"answers, version {hello.software_version}")
     there = hello.software_version or "an older one"
     return subject.warning(
         f"version {there}, this is {__version__}",
-        f"install gandiva {__version__} on {name}; running agents end when the controller restarts",
+        f"install gandiva {__version__} on {subject.where}; running agents end when the controller restarts",
     )
 
 
-def _gpus(node: KnownNode, hello: HelloResult, slurm_conf: Path) -> Finding:
-    subject = Subject(node.name, "GPUs")
+def _gpus(subject: Subject, node: KnownNode, hello: HelloResult, slurm_conf: Path) -> Finding:
     seen = [gpu.index for gpu in hello.gpus]
     known = [gpu.index for gpu in node.gpus]
     if not seen:
@@ -124,61 +118,56 @@ def _gpus(node: KnownNode, hello: HelloResult, slurm_conf: Path) -> Finding:
     return subject.ok(f"{len(seen)}, as Slurm has them")
 
 
-def _driver(name: str, hello: HelloResult) -> Finding:
-    subject = Subject(name, "driver")
+def _driver(subject: Subject, hello: HelloResult) -> Finding:
     if not hello.driver_version:
-        return subject.error("NVML does not answer", f"on {name}: nvidia-smi")
+        return subject.error("NVML does not answer", f"on {subject.where}: nvidia-smi")
     if not hello.checkpoint_supported:
         return subject.warning(
             f"{hello.driver_version} cannot checkpoint: jobs that do not use gandiva.attach() cannot "
             "be suspended there",
-            f"driver 570 or newer on {name} (580 to change GPUs while suspended)",
+            f"driver 570 or newer on {subject.where} (580 to change GPUs while suspended)",
         )
     return subject.ok(hello.driver_version)
 
 
-def _clock(name: str, answer: AgentAnswer) -> Finding:
-    subject = Subject(name, "clock")
+def _clock(subject: Subject, answer: AgentAnswer) -> Finding:
     ahead, doubt = answer.ahead_seconds, answer.doubt_seconds
     text = f"{abs(ahead):.2f} s {'ahead of' if ahead > 0 else 'behind'} this host's"
     if abs(ahead) > MAX_CLOCK_SECONDS + doubt:
-        return subject.error(
-            text, f"start chronyd (or another NTP client) on {name} and on this host; munge needs it too"
-        )
+        start = f"start chronyd (or another NTP client) on {subject.where} and on this host"
+        return subject.error(text, f"{start}; munge needs it too")
     return subject.ok(text if abs(ahead) > doubt else f"as this host's, within {max(doubt, 0.01):.2f} s")
 
 
-def _rank_files(name: str, hello: HelloResult) -> Finding:
-    subject = Subject(name, "rank files")
+def _rank_files(subject: Subject, hello: HelloResult) -> Finding:
     if hello.rank_files == APART:
         return subject.ok("each job has a file system of its own")
     return subject.warning(
         f"a job's user can fill {hello.run_dir or '/run/gandiva'} and with it hinder all jobs there:"
         f" {hello.rank_files}",
-        f"on {name}: let root mount a tmpfs where gandiva-agent and slurmd run (util-linux; in a container"
-        " CAP_SYS_ADMIN)",
+        f"on {subject.where}: let root mount a tmpfs where gandiva-agent and slurmd run (util-linux; in a "
+        "container CAP_SYS_ADMIN)",
     )
 
 
-def _confined(name: str, hello: HelloResult) -> Finding:
-    subject = Subject(name, "devices")
+def _confined(subject: Subject, hello: HelloResult) -> Finding:
     if not hello.unconfined:
         return subject.ok("each job opens its own GPUs only")
     return subject.error(
         f"no job floats over its GPUs: jobs could open those of others: {hello.unconfined}",
-        f"on {name}: install the SPANK plugin with gandiva-confine, and ConstrainDevices=yes in cgroup.conf",
+        f"on {subject.where}: install the SPANK plugin with gandiva-confine, and ConstrainDevices=yes in "
+        "cgroup.conf",
     )
 
 
-def _run_dir(name: str, hello: HelloResult) -> Finding:
-    subject = Subject(name, "run folder")
+def _run_dir(subject: Subject, hello: HelloResult) -> Finding:
     kind, path = hello.run_dir_filesystem, hello.run_dir or "/run/gandiva"
     if kind in ("tmpfs", "ramfs"):
         return subject.ok(f"{path} is on {kind}")
     if not kind:
         found = f"the file system of {path} is not known"
-        return subject.warning(found, f"install gandiva {__version__} on {name}")
+        return subject.warning(found, f"install gandiva {__version__} on {subject.where}")
     return subject.warning(
         f"{path} is on {kind}: each step of each job looks into it",
-        f"on {name}: systemctl enable --now run-gandiva.mount",
+        f"on {subject.where}: systemctl enable --now run-gandiva.mount",
     )
