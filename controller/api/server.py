@@ -164,19 +164,15 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = CONNECTION_SECONDS
 
     def do_GET(self) -> None:
-        self._send(self._answer())
+        self.server.mark(self.connection, answering=True)
+        answer = self._answer()
+        self.server.mark(self.connection, answering=False)
+        self._send(answer)
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
     def _answer(self) -> Answer:
-        self.server.mark(self.connection, answering=True)
-        try:
-            return self._get_answer()
-        finally:
-            self.server.mark(self.connection, answering=False)
-
-    def _get_answer(self) -> Answer:
         try:
             parts = urlsplit(self.path)
             query = parse_qs(parts.query, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)

@@ -10,7 +10,6 @@ from controller.errors import GandivaError
 
 if TYPE_CHECKING:
     from controller.simulation.replay import Verdict
-    from controller.simulation.snapshot_file import RecordedDecision
 
 _ABOUT = """\
 Makes a recorded decision of the controller again, from the snapshot and the policy's memory in the file
@@ -39,12 +38,17 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the decision. Exit status 0 also where it differs from the recorded one (it says so)."""
+    from dataclasses import replace
+
+    from controller.model import Memory
+    from controller.simulation.configure import configure
     from controller.simulation.replay import counts, own_parts, replay, unlike_recorded
     from controller.simulation.snapshot_file import read_decision
 
     recorded = read_decision(args.file)
     if args.policy is not None:
-        recorded = _other_policy(recorded, args.policy)
+        other = configure(None, args.policy, ()).policy
+        recorded = replace(recorded, policy=other, memory=Memory())
     elif not args.own_parts and (own := own_parts(recorded.policy)):
         raise GandivaError(f"{args.file}: {own[0]} decided too; --own-parts runs that code of the site's own")
     _, verdicts = replay(recorded)
@@ -79,15 +83,6 @@ def run(args: argparse.Namespace) -> int:
         unlike = f"{len(others)} jobs are decided otherwise than recorded: {named}"
         print(unlike if others else "The same decision as recorded.")
     return 0
-
-
-def _other_policy(recorded: "RecordedDecision", name: str) -> "RecordedDecision":
-    from dataclasses import replace
-
-    from controller.model import Memory
-    from controller.simulation.configure import configure
-
-    return replace(recorded, policy=configure(None, name, ()).policy, memory=Memory())
 
 
 def _gpus(verdict: "Verdict") -> str:

@@ -81,7 +81,7 @@ def add_parser(subparsers: Subparsers) -> None:
         seed={"type": int, "default": 0},
         html={"type": output_path},
         jobs_out={"type": output_path},
-        snapshot_every={"type": _seconds},
+        snapshot_every={"type": lambda text: number_in(text, 1e-9, 1e12, "of seconds above 0")},
         snapshot_dir={"default": Path("snapshots")},
     )
 
@@ -225,7 +225,3 @@ def _snapshots(
     for file in folder.glob("*.json"):
         refuse_inputs("--snapshot-dir", file, inputs)
     return SnapshotWriter(folder, settings.policy, args.snapshot_every).see
-
-
-def _seconds(text: str) -> float:
-    return number_in(text, 1e-9, 1e12, "of seconds above 0")
