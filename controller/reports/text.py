@@ -3,6 +3,7 @@
 
 import unicodedata
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from rich.cells import cell_len, set_cell_size
 
@@ -36,13 +37,10 @@ def some(names: Sequence[object], most: int = 3) -> str:
 
 def ranges(numbers: Iterable[int]) -> str:
     """`0-2,5`."""
-    pieces: list[tuple[int, int]] = []
-    for number in sorted(set(numbers)):
-        if pieces and pieces[-1][1] == number - 1:
-            pieces[-1] = (pieces[-1][0], number)
-        else:
-            pieces.append((number, number))
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in pieces)
+    # Of numbers in a row each is as far from its place as the others.
+    in_order = enumerate(sorted(set(numbers)))
+    rows = [[number for _, number in row] for _, row in groupby(in_order, key=lambda each: each[1] - each[0])]
+    return ",".join(str(row[0]) if len(row) == 1 else f"{row[0]}-{row[-1]}" for row in rows)
 
 
 def gpu_list(names: Iterable[str]) -> str:

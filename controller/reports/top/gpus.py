@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from rich.text import Text
@@ -124,15 +125,9 @@ def _brackets(gpus: Sequence[GpuMessage], glyphs: Glyphs) -> list[str]:
     """GPUs in a row that the same jobs wait for have one list of them."""
     first, between, last = glyphs.brackets
     brackets: list[str] = []
-    for index, gpu in enumerate(gpus):
-        above = index > 0 and gpus[index - 1].waiting == gpu.waiting
-        below = index + 1 < len(gpus) and gpus[index + 1].waiting == gpu.waiting
-        if not gpu.waiting:
-            brackets.append("")
-        elif above:
-            brackets.append(between if below else last)
-        else:
-            brackets.append(first if below else "")
+    for waiting, alike in groupby(gpus, key=lambda gpu: gpu.waiting):
+        size = len(list(alike))
+        brackets += [first, *[between] * (size - 2), last] if waiting and size > 1 else [""] * size
     return brackets
 
 
