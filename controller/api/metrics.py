@@ -41,7 +41,7 @@ _JUDGED = {Verdict.KEPT.value, Verdict.UNDONE.value}
 class Metrics:
     """The metrics of one controller. Implements `Measures`; safe to read from any thread."""
 
-    def __init__(self, live: LiveState, journal: Path | None = None) -> None:
+    def __init__(self, live: LiveState, journal: Path) -> None:
         """`journal`: the file whose size and free space are exported."""
         # All series begin with the process.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -126,7 +126,7 @@ class _Now(Collector):
     """What the last turn of the loop saw. Before the first one `gandiva_up` is 0 and most series are
     absent."""
 
-    def __init__(self, live: LiveState, journal: Path | None) -> None:
+    def __init__(self, live: LiveState, journal: Path) -> None:
         self._live = live
         self._journal = journal
 
@@ -145,8 +145,6 @@ class _Now(Collector):
             yield from _nodes(published.message)
 
     def _journal_metrics(self) -> Iterator[Metric]:
-        if self._journal is None:
-            return
         sizes = {"main": _size(self._journal), "wal": _size(Path(f"{self._journal}-wal"))}
         yield _by("journal_size_bytes", "Size of the journal's files.", "file", sizes, sizes)
         try:

@@ -161,7 +161,7 @@ def test_the_executors_steps_and_the_policys_reasons_are_told(tmp_path: Path) ->
     from controller.api.live import LiveState
 
     configure(tmp_path / "log", format="json", debug=["executor", "policy"])
-    metrics = Metrics(LiveState())
+    metrics = Metrics(LiveState(), Path("/nowhere"))
     recorder = MeasuringRecorder(MemoryJournal(), metrics)
     action = Suspend(JobId(7), "its slice is over")
     number = recorder.operation_begins(action, N1, 1.0)

@@ -265,7 +265,7 @@ def test_a_hostile_node_name_stays_one_label() -> None:
     node = scene.node('n"1\n\\')
     seen = Snapshot(time=0.0, nodes={node.name: node}, jobs={})
     live.publish(scene.turn(seen), Health("gandiva", 0.0))
-    found = families(Metrics(live))["gandiva_node_up"].samples
+    found = families(Metrics(live, Path("/nowhere")))["gandiva_node_up"].samples
     assert [sample.labels["node"] for sample in found] == ['n"1\n\\']
 
 

@@ -117,7 +117,7 @@ def test_full_answers_deltas_and_plans_made_anew_lead_to_the_same_events(tmp_pat
 def test_what_is_published_stays_as_it_was(tmp_path: Path) -> None:
     """The loop's snapshots follow what it learns; clients read theirs in threads of their own."""
     live = LiveState()
-    publisher = Publisher(live, Metrics(live))
+    publisher = Publisher(live, Metrics(live, Path("/nowhere")))
 
     async def scenario() -> None:
         world = World(tmp_path)

@@ -117,7 +117,7 @@ def written(memory: MemoryJournal, path: Path) -> None:
 
 def run(settings: str, jobs: list[TraceJob], gpus: int, folder: Path, *, search: str | None = None) -> Seen:
     live, path = LiveState(), folder / "journal.sqlite"
-    metrics = Metrics(live)
+    metrics = Metrics(live, path)
     seen = Seen(Answers(live, JournalReader(path), metrics=metrics), metrics)
     before = ""
 
