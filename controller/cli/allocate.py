@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +39,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the allocation. Raises GandivaError where there is none."""
-    import time
-
     from controller.policies.allocations.allocation import AllocationError
     from controller.policies.allocations.presets import ALLOCATIONS
     from controller.policies.allocations.problem_file import read_problem
@@ -55,8 +55,6 @@ def run(args: argparse.Namespace) -> int:
         raise GandivaError(f"{args.problem}: {error}") from None
     seconds = time.monotonic() - began
     if args.json:
-        import json
-
         print(json.dumps(_as_json(given, allocated, seconds)))
     else:
         _print(given, allocated, seconds)

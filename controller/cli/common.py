@@ -2,7 +2,10 @@
 """Options that several subcommands have. Imports nothing slow, for the sake of `gandiva --help`."""
 
 import argparse
+import json
 import math
+import os
+import pwd
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -10,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from controller.errors import GandivaError
+from controller.errors import GandivaError, SettingsError
 
 if TYPE_CHECKING:
     from controller.api.client import ApiClient
@@ -74,7 +77,6 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def add_client(parser: argparse.ArgumentParser) -> None:
-    """The options of every client of the controller's API."""
     add_config(parser)
     add_options(
         parser,
@@ -148,7 +150,6 @@ def client(args: argparse.Namespace) -> "ApiClient":
                 "or GANDIVA_CONFIG, or the controller with --url"
             )
     else:
-        from controller.errors import SettingsError
         from controller.settings.base import check_url
 
         try:
@@ -167,7 +168,6 @@ def journal_path(args: argparse.Namespace) -> Path:
 
 def print_rows(rows: Iterable[Any], columns: "tuple[Column[Any], ...]", args: argparse.Namespace) -> None:
     """A table by --noheader and --parsable2; with --json an object a line. `rows`: data classes."""
-    import json
     from dataclasses import asdict
 
     from controller.reports.table import Layout, render
@@ -195,9 +195,6 @@ def terminal_columns() -> int:
 
 def own_name() -> str:
     """The name of the user who runs the command; the number where there is none."""
-    import os
-    import pwd
-
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

@@ -32,16 +32,10 @@ _OPTIONS = """
 
 
 def add_parser(subparsers: common.Subparsers) -> None:
-    parser = common.new_parser(
-        subparsers, "explain", "why a job waits, runs or moved", _ABOUT, _EXAMPLES, run
-    )
-    parser.add_argument(
-        "jobs",
-        metavar="JOBID",
-        nargs="+",
-        type=common.job_words,
-        help="job, array, or its tasks: 12_3, 12_[0-3]",
-    )
+    text = "why a job waits, runs or moved"
+    parser = common.new_parser(subparsers, "explain", text, _ABOUT, _EXAMPLES, run)
+    text = "job, array, or its tasks: 12_3, 12_[0-3]"
+    parser.add_argument("jobs", nargs="+", metavar="JOBID", type=common.job_words, help=text)
     common.add_options(parser, _OPTIONS, lines={"default": 8})
     common.add_client(parser)
 

@@ -2,6 +2,8 @@
 """`gandiva replay`: one recorded decision, made again and explained."""
 
 import argparse
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,8 +40,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the decision. Exit status 0 also where it differs from the recorded one (it says so)."""
-    from dataclasses import replace
-
     from controller.model import Memory
     from controller.simulation.configure import configure
     from controller.simulation.replay import counts, own_parts, replay, unlike_recorded
@@ -56,8 +56,6 @@ def run(args: argparse.Namespace) -> int:
     if missing := sorted(set(args.job or ()) - {v.job.id for v in verdicts}):
         raise GandivaError(f"{args.file}: there is no job {missing[0]} in it")
     if args.json:
-        import json
-
         for verdict in shown:
             print(json.dumps(_as_json(verdict)))
         return 0

@@ -2,6 +2,7 @@
 """`gandiva simulate`: a trace under one or several policies, before the cluster is touched."""
 
 import argparse
+import json
 import re
 import sys
 import time
@@ -172,8 +173,6 @@ def _print(args: argparse.Namespace, outcomes: "Sequence[Outcome]") -> None:
     from controller.simulation.metrics import assumptions, summary, table
 
     if args.json:
-        import json
-
         for outcome in outcomes:
             print(json.dumps(summary(outcome)))
         return
