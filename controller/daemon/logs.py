@@ -57,7 +57,6 @@ def _subsystem(logger: str) -> str:
 
 
 def _subjects(record: logging.LogRecord) -> dict[str, object]:
-    """The subjects of a message, by field."""
     found: dict[str, object] = {}
     if isinstance(record.msg, str) and isinstance(record.args, tuple):
         for match, value in zip(_PLACE.finditer(record.msg), record.args, strict=False):

@@ -17,8 +17,6 @@ _plan_log = logging.getLogger("controller.policies")
 
 @dataclass(slots=True)
 class _Open:
-    """An operation under way."""
-
     job_id: JobId
     kind: str
     began: float

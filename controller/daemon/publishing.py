@@ -38,7 +38,6 @@ class Publisher:
         """Name of the policy in force."""
 
     def begin(self, policy: str, journal: Journal) -> None:
-        """This controller begins to lead."""
         self.policy, self._journal, self._problems = policy, journal, ()
         tell_systemd("READY=1", f"policy {policy}")
 

@@ -104,7 +104,6 @@ def _headline(job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJ
 
 
 def _facts(answer: ExplainMessage, row: Row | None, slurm: SlurmJob | None) -> Iterator[tuple[str, str]]:
-    """What is known of the job: name and value of each fact."""
     job, live = row.settled if row is not None else None, answer.live
     known = live or job
     assert known is not None

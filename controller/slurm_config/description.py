@@ -292,7 +292,6 @@ class ClusterDescription(_Table):
         return [*group.features, *(f"gandiva_{model}" for model in models)]
 
     def members(self, each: Partition | NodeSet) -> list[str]:
-        """The names of the nodes of a partition or a node set."""
         if (each.nodes or "").upper() == "ALL":
             return [name for group in self.nodes for name in hostlist.expand(group.names)]
         found = hostlist.expand(each.nodes) if each.nodes else ()

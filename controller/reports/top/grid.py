@@ -42,7 +42,6 @@ class Grid(Generic[T]):
         self.height = self.header + len(entries)
 
     def lines(self, console: Console, options: ConsoleOptions, start: int, stop: int) -> list[Line]:
-        """The lines from `start` up to `stop`."""
         shown = self.entries[max(0, start - self.header) : max(0, stop - self.header)]
         table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
         for name, how in self._columns:

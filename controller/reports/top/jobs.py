@@ -62,7 +62,6 @@ def jobs_grid(jobs: Sequence[LiveJobMessage], context: Context, columns: int) ->
 
 
 def _of_user(jobs: Sequence[LiveJobMessage]) -> Text:
-    """The line above the jobs of a user."""
     gpus = sum(len(job.running_on) for job in jobs)
     hours = sum(job.gpu_seconds for job in jobs) / 3600
     words = f"{clean(jobs[0].user)}: {units.several(len(jobs), 'job')}, {units.several(gpus, 'GPU')} in use"
