@@ -18,7 +18,7 @@ from controller.settings.schema import Settings
 
 NETWORK = ("nfs", "nfs4", "gpfs", "lustre", "beegfs", "cifs", "fuse.sshfs", "ceph", "9p")
 MIN_FREE_BYTES = 500_000_000
-Judge = Callable[[Path, os.stat_result], Finding]
+Judge = Callable[[Subject, Path, os.stat_result], Finding]
 _SCAN = "ssh-keyscan NODE… > {}"
 
 
@@ -73,7 +73,7 @@ def is_controllers(settings: Settings, host: str) -> bool:
 def judge_client(settings: Settings, path: Path, host: str) -> Iterator[Finding]:
     """On another host than the controller's: its users must be able to read the settings."""
     try:
-        yield _open(path, path.stat())
+        yield _open(Subject(str(path), "settings"), path, path.stat())
     except OSError as failure:
         yield _unseen(path, "settings", failure)
     leader = settings.cluster.controller_host
@@ -149,11 +149,10 @@ def _trusted(path: Path, account: Account, check: str, make: str, judge: Judge |
     except OSError as failure:
         return _unseen(path, check, failure)
     subject, fine = Subject(str(path), check), f"only root and {account.name} can write it"
-    return subject.error(*why) if why else judge(path, found) if judge else subject.ok(fine)
+    return subject.error(*why) if why else judge(subject, path, found) if judge else subject.ok(fine)
 
 
-def _open(path: Path, status: os.stat_result) -> Finding:
-    subject = Subject(str(path), "settings")
+def _open(subject: Subject, path: Path, status: os.stat_result) -> Finding:
     if not status.st_mode & stat.S_IROTH:
         return subject.warning(
             f"users may not read it ({_mode(status)}): gandiva top and report find no controller",
@@ -186,8 +185,7 @@ def _secret(path: Path, account: Account, check: str, make: str, mode: int, risk
     return subject.ok(f"not for others ({_mode(found)})")
 
 
-def _known_hosts(path: Path, status: os.stat_result) -> Finding:
-    subject = Subject(str(path), "known_hosts")
+def _known_hosts(subject: Subject, path: Path, status: os.stat_result) -> Finding:
     return subject.ok("readable") if status.st_size else subject.error("is empty", _SCAN.format(path))
 
 

@@ -110,10 +110,10 @@ def _this_host(
             return files.judge_permissions(settings, request.settings_path, request.user, host)
         return files.judge_client(settings, request.settings_path, host)
 
-    parts = [_part(host, "files", request, own_files), _part(host, "API", request, api)]
+    parts = [_part(Subject(host, "files"), request, own_files), _part(Subject(host, "API"), request, api)]
     if leads:
-        journal = _part(host, "journal", request, lambda: controller.judge_journal(settings.journal.path))
-        parts.insert(1, journal)
+        journal = Subject(host, "journal")
+        parts.insert(1, _part(journal, request, lambda: controller.judge_journal(settings.journal.path)))
     return parts
 
 
@@ -128,7 +128,7 @@ async def _slurm(request: Request, settings: Settings | None, host: str, leads: 
         return [Subject("slurm", "slurmctld").error(str(failure), change)]
     options = SlurmOptions.parse(text)
     on_disk, level, nodes = await asyncio.gather(
-        _part(host, "Slurm's files", request, lambda: _files(options, host, request)),
+        _part(Subject(host, "Slurm's files"), request, lambda: _files(options, host, request)),
         _admin_level(request),
         _nodes(request, settings if leads else None, options),
     )
@@ -278,11 +278,8 @@ async def _command(request: Request, *argv: str, what: str) -> str:
         raise ClusterError(f"{what}: {argv[0]} did not answer within {seconds:g} s") from None
 
 
-async def _part(
-    where: str, check: str, request: Request, judge: Callable[[], Iterable[Finding]]
-) -> list[Finding]:
+async def _part(subject: Subject, request: Request, judge: Callable[[], Iterable[Finding]]) -> list[Finding]:
     """Run what may block, such as on a file system that hangs, beside the others, up to the deadline."""
-    subject = Subject(where, check)
     try:
         return await _in_thread(lambda: list(judge()), request.deadline_seconds)
     except TimeoutError:

@@ -34,12 +34,12 @@ _MODIFY = f"{_TRUSTS}; return gandiva.job_modify(job_desc, job_rec, part_list, m
 
 def judge_files(options: SlurmOptions, host: str, user: str) -> Iterator[Finding]:
     """All of them. `host`: the name of this host. `user`: the daemon's."""
-    yield _plugstack(options, host)
+    yield _plugstack(Subject(host, "plugstack"), options)
     yield _plugin(options, host)
     yield from _job_submit(options, host, user)
-    yield _gres_conf(options, host)
+    yield _gres_conf(Subject(host, "gres.conf"), options)
     for key in ("Prolog", "Epilog"):
-        yield _script(options, key, host)
+        yield _script(Subject(host, key), options)
 
 
 def _text(path: Path) -> str | None:
@@ -51,8 +51,7 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _plugstack(options: SlurmOptions, host: str) -> Finding:
-    subject = Subject(host, "plugstack")
+def _plugstack(subject: Subject, options: SlurmOptions) -> Finding:
     path = Path(options.get("PlugStackConfig") or options.file.parent / "plugstack.conf")
     line = f"required {PLUGIN} jobside=/opt/gandiva/jobside run_dir=/run/gandiva default=off"
     place = path.parent / "plugstack.conf.d" / "gandiva.conf"
@@ -122,10 +121,9 @@ def _unreadable(subject: Subject, failure: OSError, change: str) -> Finding:
     return subject.warning(f"cannot read {failure.filename}: {failure.strerror}", change)
 
 
-def _gres_conf(options: SlurmOptions, host: str) -> Finding:
+def _gres_conf(subject: Subject, options: SlurmOptions) -> Finding:
     """The agents know a GPU by its minor number, and Slurm by the number in its type (gres.conf(5))."""
     path = options.file.parent / "gres.conf"
-    subject = Subject(host, "gres.conf")
     try:
         text = _text(path)
     except OSError as failure:
@@ -179,7 +177,7 @@ def _job_submit(options: SlurmOptions, host: str, user: str) -> Iterator[Finding
         yield subject.warning(f"{script}: {misplaced[0]}", f"in {script}: {misplaced[1]}")
     else:
         yield subject.ok(f"{script} calls the module")
-    yield _lua_version(host, module, parts)
+    yield _lua_version(Subject(host, "Lua module"), module, parts)
     yield from _trusted(host, folder / "gandiva" / "gandiva_settings.lua", settings, user)
 
 
@@ -204,8 +202,7 @@ def _misplaced(code: str) -> tuple[str, str] | None:
     return found, f"first in slurm_job_modify: {_TRUSTS}"
 
 
-def _lua_version(host: str, module: Path, text: str | None) -> Finding:
-    subject = Subject(host, "Lua module")
+def _lua_version(subject: Subject, module: Path, text: str | None) -> Finding:
     remedy = f"on slurmctld's host: make -C slurm_plugin install of version {__version__}, restart slurmctld"
     if text is None:
         return subject.error(f"there is no {module}", remedy)
@@ -237,9 +234,8 @@ def aliases(options: SlurmOptions) -> dict[str, str]:
     return dict(re.findall(r'([\w.-]+)(?:"\])? = "([\w.-]+)"', table[1])) if table else {}
 
 
-def _script(options: SlurmOptions, key: str, host: str) -> Finding:
-    subject = Subject(host, key)
-    name = "50-gandiva.sh"
+def _script(subject: Subject, options: SlurmOptions) -> Finding:
+    key, name = subject.check, "50-gandiva.sh"
     folder = options.file.parent / f"{key.lower()}.d"
     does = "makes" if key == "Prolog" else "removes"
     remedy = f"in {options.file}: {key}={folder}/*, {RECONFIGURE}, with {folder}/{name} on every node"

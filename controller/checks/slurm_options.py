@@ -77,22 +77,22 @@ def judge_private_data(options: SlurmOptions, api: ApiSettings) -> Finding:
 
 
 def judge_options(options: SlurmOptions) -> Iterator[Finding]:
-    yield from _same_file(options)
+    yield from _same_file(Subject("slurm", "configuration"), options)
     shards = "jobs that take turns are bound to shards of GPUs"
     yield _needed(options, "GresTypes", ("gpu", "shard"), shards, RESTART)
     yield from _select(options)
-    yield _default_memory(options)
+    yield _default_memory(Subject("slurm", "default memory"), options)
     ordinary = "jobs with --gandiva would start as ordinary ones"
     yield _needed(options, "JobSubmitPlugins", ("lua",), ordinary, "then restart slurmctld")
-    yield _plugstack(options)
+    yield _plugstack(Subject("slurm", "PlugStackConfig"), options)
     stops = "only its control group stops all processes of a suspended job"
     yield _needed(options, "ProctrackType", ("proctrack/cgroup",), stops, RESTART, keep=False)
     risk = "jobs can open GPUs that are not theirs"
     yield _needed(options, "TaskPlugin", ("task/cgroup",), risk, RESTART)
     slurmds = "then restart every slurmd"
     yield _needed(options, "ConstrainDevices", ("yes",), risk, slurmds, keep=False)
-    yield _grace(options)
-    yield _preemption(options)
+    yield _grace(Subject("slurm", "suspend_grace_time"), options)
+    yield _preemption(Subject("slurm", "PreemptMode"), options)
     risk = "only jobs with --requeue can be moved or preempted by requeue"
     yield _on(options, "JobRequeue", "1", "jobs may be requeued", risk)
     yield from _rate_limit(options)
@@ -128,8 +128,7 @@ def _select(options: SlurmOptions) -> Iterator[Finding]:
         )
 
 
-def _default_memory(options: SlurmOptions) -> Finding:
-    subject = Subject("slurm", "default memory")
+def _default_memory(subject: Subject, options: SlurmOptions) -> Finding:
     for key in ("DefMemPerCPU", "DefMemPerNode", "DefMemPerGPU"):
         if options.get(key) not in ("", "UNLIMITED", "0"):
             return subject.ok(f"{key}={options.get(key)}")
@@ -139,16 +138,14 @@ def _default_memory(options: SlurmOptions) -> Finding:
     )
 
 
-def _plugstack(options: SlurmOptions) -> Finding:
-    subject = Subject("slurm", "PlugStackConfig")
+def _plugstack(subject: Subject, options: SlurmOptions) -> Finding:
     if options.get("PlugStackConfig"):
         return subject.ok(options.get("PlugStackConfig"))
     line = f"PlugStackConfig={options.file.parent}/plugstack.conf"
     return subject.error("not set: sbatch knows no --gandiva", f"in {options.file}: {line}, {RECONFIGURE}")
 
 
-def _grace(options: SlurmOptions) -> Finding:
-    subject = Subject("slurm", "suspend_grace_time")
+def _grace(subject: Subject, options: SlurmOptions) -> Finding:
     match = re.search(r"suspend_grace_time=(\d+)", options.get("PreemptParameters"))
     seconds = int(match[1]) if match else 2  # Slurm's default
     if seconds <= 2:
@@ -161,9 +158,8 @@ def _grace(options: SlurmOptions) -> Finding:
     )
 
 
-def _preemption(options: SlurmOptions) -> Finding:
+def _preemption(subject: Subject, options: SlurmOptions) -> Finding:
     """Slurm's own suspending, as in gang scheduling, and the controller's would undo each other."""
-    subject = Subject("slurm", "PreemptMode")
     modes = {word.upper() for word in options.words("PreemptMode")}
     found = f"PreemptMode={options.get('PreemptMode') or 'OFF'}"
     if modes & {"GANG", "SUSPEND"}:
@@ -217,8 +213,7 @@ def _accounting(options: SlurmOptions) -> Iterator[Finding]:
     yield replace(found, level=Level.WARNING) if found.change else found
 
 
-def _same_file(options: SlurmOptions) -> Iterator[Finding]:
-    subject = Subject("slurm", "configuration")
+def _same_file(subject: Subject, options: SlurmOptions) -> Iterator[Finding]:
     said = options.get("HASH_VAL")
     if said.startswith("Different"):
         yield subject.warning(
