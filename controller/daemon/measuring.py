@@ -64,15 +64,8 @@ class MeasuringRecorder(Recorder):
             self._measures.step(known.step.value, max(0.0, now - known.step_began))
         seconds = max(0.0, now - known.began)
         self._measures.operation(known.kind, outcome.value, seconds)
-        _steps_log.debug(
-            "job %s: %s is %s after %.3f s%s",
-            known.job_id,
-            known.kind,
-            outcome.value,
-            seconds,
-            f": {error}" if error else "",
-            extra={"job": known.job_id},
-        )
+        ended = f"{outcome.value} after {seconds:.3f} s" + (f": {error}" if error else "")
+        _steps_log.debug("job %s: %s is %s", known.job_id, known.kind, ended, extra={"job": known.job_id})
 
     def slice_begins(self, job_id: JobId, gpus: GpuSet, now: float) -> None:
         super().slice_begins(job_id, gpus, now)
