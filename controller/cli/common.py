@@ -7,6 +7,7 @@ import math
 import os
 import pwd
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -138,25 +139,24 @@ def client(args: argparse.Namespace) -> "ApiClient":
     from controller.api.access import client_token
     from controller.api.client import ApiClient
 
-    url, token_file, check = args.url, None, ""
-    if url is None:
-        from controller.settings.loading import client_settings, settings_path
-
-        settings, path = client_settings(args.config), settings_path(args.config)
-        url, token_file = settings.api_url, settings.api.token_file
-        if not path.exists():
-            check = (
-                f"? There is no settings file {path} that says where it is: name the site's with --config "
-                "or GANDIVA_CONFIG, or the controller with --url"
-            )
-    else:
+    if args.url is not None:
         from controller.settings.base import check_url
 
         try:
-            url = check_url(url)
+            url = check_url(args.url)
         except ValueError as error:
-            raise SettingsError(f"--url {url}: {error}") from None
-    return ApiClient(url, deadline_seconds=args.deadline, token=client_token(token_file), check=check)
+            raise SettingsError(f"--url {args.url}: {error}") from None
+        return ApiClient(url, deadline_seconds=args.deadline, token=client_token(None))
+    from controller.settings.loading import client_settings, settings_path
+
+    settings, path, check = client_settings(args.config), settings_path(args.config), ""
+    if not path.exists():
+        check = (
+            f"? There is no settings file {path} that says where it is: name the site's with --config "
+            "or GANDIVA_CONFIG, or the controller with --url"
+        )
+    token = client_token(settings.api.token_file)
+    return ApiClient(settings.api_url, deadline_seconds=args.deadline, token=token, check=check)
 
 
 def journal_path(args: argparse.Namespace) -> Path:
@@ -175,6 +175,11 @@ def print_rows(rows: Iterable[Any], columns: "tuple[Column[Any], ...]", args: ar
     table = render(rows, Layout(columns, not args.noheader, "|" if args.parsable2 else None))
     for line in (json.dumps(asdict(row)) for row in rows) if args.json else table:
         print(line)
+
+
+def say(text: str) -> None:
+    """Tell the user, beside what the command prints."""
+    print(f"gandiva: {text}", file=sys.stderr)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import re
 import sys
 from dataclasses import asdict
 
-from controller.cli.common import Subparsers, add_options
+from controller.cli.common import Subparsers, add_options, say
 from controller.cli.outputs import refuse_inputs
 from controller.slurm.gres import taken_for_one
 from controller.slurm_config.description import SlurmConfigError, load
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         raise SlurmConfigError(problem)
     description = load(args.cluster)
     if same := taken_for_one(description.shared_types):
-        print(f"gandiva: {same} (docs/plugin.md)", file=sys.stderr)
+        say(f"{same} (docs/plugin.md)")
     files = render(description, options, [args.part] if args.part else None)
     if args.output_dir is None:
         sys.stdout.write("\n".join(f"### {name}\n{text}" for name, text in files.items()))

@@ -2,7 +2,6 @@
 """`gandiva explain`: why a job is where it is."""
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from controller.cli import common
@@ -55,8 +54,7 @@ def run(args: argparse.Namespace) -> int:
             first = False
             _print(api, job_id, known.get(job_id), args)
         if len(chosen) > MAX_TASKS:
-            text = f"gandiva: {word} is an array; these are {MAX_TASKS} of {len(chosen)} tasks"
-            print(text, file=sys.stderr)
+            common.say(f"{word} is an array; these are {MAX_TASKS} of {len(chosen)} tasks")
     return 0
 
 

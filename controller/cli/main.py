@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from controller import __version__
+from controller.cli.common import say
 from controller.cli.entry import OF_COMMANDS, missing
 from controller.errors import GandivaError
 
@@ -72,14 +73,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except GandivaError as error:
-        print(f"gandiva: {error}", file=sys.stderr)
+        say(str(error))
         return 1
     except ModuleNotFoundError as error:
         command = next(word for word in arguments if word in OF_COMMANDS)
         print(missing(error, f"gandiva {command}", OF_COMMANDS[command]), file=sys.stderr)
         return 1
     except PermissionError as error:
-        print(f"gandiva: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
+        say(f"{error.filename or 'a file'}: {error.strerror}")
         return 1
     except KeyboardInterrupt:
         return 130

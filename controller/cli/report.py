@@ -109,9 +109,9 @@ def run(args: argparse.Namespace) -> int:
     for line in lines:
         print(line)
     for warning in unsuspendable(rows):
-        print(f"gandiva: {warning}", file=sys.stderr)
+        common.say(warning)
     if jobs.truncated:
-        print(f"gandiva: there are more; these are the newest {len(rows)} (--limit)", file=sys.stderr)
+        common.say(f"there are more; these are the newest {len(rows)} (--limit)")
     return 0
 
 
@@ -153,7 +153,7 @@ def _write_page(
     with writing(path) as file:
         file.write(page)
     for notice in notices:
-        print(f"gandiva: {notice}", file=sys.stderr)
+        common.say(notice)
     print(f"{path}: {len(rows)} jobs, {len(timeline.slices)} times on GPUs, {len(page) / 1e6:.1f} MB")
     return 0
 
@@ -168,7 +168,7 @@ def accounting_of(jobs: Sequence[JobMessage]) -> Mapping[int, Accounting]:
     except CommandFailed as error:
         # A host without sacct has no accounting to miss.
         if not isinstance(error, NoCommand):
-            print(f"gandiva: {error}; reporting without it", file=sys.stderr)
+            common.say(f"{error}; reporting without it")
         return {}
 
 
@@ -189,7 +189,7 @@ def _filter(args: argparse.Namespace, now: float) -> JobFilter:
         raise InvalidTime("--endtime is before --starttime (which is midnight unless given)")
     ids, problems = numbers(args.jobs, Scontrol(), accounting=not args.no_sacct) if args.jobs else ((), ())
     for problem in problems:
-        print(f"gandiva: {problem}", file=sys.stderr)
+        common.say(problem)
     return JobFilter(
         job_ids=ids,
         users=() if args.allusers else users,

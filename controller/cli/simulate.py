@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controller.cli.common import Subparsers, add_options, count, new_parser, number_in, terminal_columns
+from controller.cli.common import Subparsers, add_options, count, new_parser, number_in, say, terminal_columns
 from controller.cli.outputs import STANDARD_OUTPUT, check_outputs, output_path, refuse_inputs, writing
 from controller.errors import GandivaError
 
@@ -119,7 +119,7 @@ def _run(args: argparse.Namespace) -> int:
     left_out = LeftOut()
     jobs = read_trace(args.trace, args.trace_format, left_out)
     if words := in_words(left_out):
-        print(f"gandiva: {args.trace}: {len(jobs)} jobs are read; left out: {words}", file=sys.stderr)
+        say(f"{args.trace}: {len(jobs)} jobs are read; left out: {words}")
     simulations = []
     for entry, settings in chosen.items():
         label = entry.label or settings.policy.name

@@ -4,11 +4,10 @@
 import argparse
 import os
 import re
-import sys
 import time
 from pathlib import Path
 
-from controller.cli.common import Subparsers, add_options, new_parser, own_name
+from controller.cli.common import Subparsers, add_options, new_parser, own_name, say
 from controller.cli.outputs import STANDARD_OUTPUT, check_outputs, output_path, writing
 from controller.errors import GandivaError
 
@@ -91,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     with writing(args.output) as file:
         file.write(trace)
     more = f"; left out: {words}" if (words := in_words(left_out)) else ""
-    print(f"gandiva: {several(len(jobs), 'job')} with GPUs{more}", file=sys.stderr)
+    say(f"{several(len(jobs), 'job')} with GPUs{more}")
     return 0
 
 
@@ -112,8 +111,7 @@ def _line(values: list[str]) -> str:
         try:
             request = read_message(comment)
         except InvalidRequest as error:
-            text = f"gandiva: job {values[0]}: its request is invalid ({error}); left as it is"
-            print(text, file=sys.stderr)
+            say(f"job {values[0]}: its request is invalid ({error}); left as it is")
         else:
             asked = [f"gres/gpu={request.wanted_gpus}"]
             asked += [f"gres/gpu:{kind}={request.wanted_gpus}" for kind in request.gpu_types]

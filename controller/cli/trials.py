@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from controller.cli import common
 from controller.errors import GandivaError
@@ -95,7 +94,7 @@ def run_list(args: argparse.Namespace) -> int:
     jobs = jobs.model_copy(update={"jobs": [row.settled for row in join(jobs, vanished)]})
     common.print_rows(trial_rows(jobs, api.gpus(), args.searches), COLUMNS, args)
     if jobs.truncated:
-        print("gandiva: there are more jobs; these are among the newest (--limit)", file=sys.stderr)
+        common.say("there are more jobs; these are among the newest (--limit)")
     return 0
 
 
@@ -139,8 +138,8 @@ def _say_whether_it_counts(args: argparse.Namespace) -> None:
     try:
         policy = common.client(args).status().policy
     except GandivaError as error:
-        print(f"gandiva: written; whether its policy reads it cannot be told: {error}", file=sys.stderr)
+        common.say(f"written; whether its policy reads it cannot be told: {error}")
         return
     if policy != "gandiva":
-        text = f"written, but the policy {policy} of this cluster does not slice: it does not count there"
-        print(f"gandiva: {text}", file=sys.stderr)
+        where = f"the policy {policy} of this cluster"
+        common.say(f"written, but {where} does not slice: it does not count there")
