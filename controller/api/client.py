@@ -105,19 +105,17 @@ class ApiClient:
         try:
             connection.request("GET", parts.path + target, headers=self._headers)
             response = connection.getresponse()
-            chunks: list[bytes] = []
-            size = 0
+            body = bytearray()
             while chunk := response.read1(1 << 16):
-                size += len(chunk)
-                chunks.append(chunk)
-                if size > MAX_ANSWER_BYTES:
+                body += chunk
+                if len(body) > MAX_ANSWER_BYTES:
                     most = f"{MAX_ANSWER_BYTES >> 20} MiB"
                     raise ApiRefused(f"{self.url}{target}: an answer of more than {most}")
                 if clock.monotonic() > deadline:
                     raise TimeoutError
             if response.length:
                 raise http.client.IncompleteRead(b"", response.length)
-            return response.status, b"".join(chunks)
+            return response.status, bytes(body)
         except TimeoutError as error:
             raise ApiUnavailable(
                 f"no answer from the Gandiva controller at {self.url} within {self._deadline_seconds:g} s: "

@@ -102,7 +102,6 @@ class Screen:
         self._view = replace(view, keys=self._keys)
         self._own = own_user
         self._answer: GpusMessage | None = None
-        self._problem = ""
         self._history: dict[str, deque[float | None]] = {}
         self._frame = Frame(None, view)
 
@@ -137,7 +136,7 @@ class Screen:
 
     def _take(self, poller: _Poller) -> None:
         """What the poller has found, and the history of each GPU with it."""
-        answer, self._problem = poller.latest
+        answer, problem = poller.latest
         if answer is not None and (self._answer is None or answer.time != self._answer.time):
             for node in answer.nodes:
                 for gpu in node.gpus:
@@ -145,10 +144,10 @@ class Screen:
                     seen.append(gpu.utilization_fraction)
         self._answer = answer
         history = {name: tuple(seen) for name, seen in self._history.items()}
-        self._view = replace(self._view, history=history, detail=poller.detail)
+        self._view = replace(self._view, history=history, detail=poller.detail, problem=problem)
 
     def _draw(self, live: Live) -> None:
-        self._view = replace(self._view, height=self._console.size.height, problem=self._problem)
+        self._view = replace(self._view, height=self._console.size.height)
         self._frame = Frame(self._answer, self._view)
         live.update(self._frame, refresh=True)
         # The frame has moved what it shows so that the chosen job is seen; the next keys go on from there.
