@@ -18,7 +18,7 @@ from controller.settings.schema import Settings
 
 NETWORK = ("nfs", "nfs4", "gpfs", "lustre", "beegfs", "cifs", "fuse.sshfs", "ceph", "9p")
 MIN_FREE_BYTES = 500_000_000
-Judge = Callable[[Subject, Path, os.stat_result], Finding]
+Judge = Callable[[Subject, os.stat_result], Finding]
 _SCAN = "ssh-keyscan NODE… > {}"
 
 
@@ -72,10 +72,11 @@ def is_controllers(settings: Settings, host: str) -> bool:
 
 def judge_client(settings: Settings, path: Path, host: str) -> Iterator[Finding]:
     """On another host than the controller's: its users must be able to read the settings."""
+    subject = Subject(str(path), "settings")
     try:
-        yield _open(Subject(str(path), "settings"), path, path.stat())
+        yield _open(subject, path.stat())
     except OSError as failure:
-        yield _unseen(path, "settings", failure)
+        yield _unseen(subject, failure)
     leader = settings.cluster.controller_host
     found = f"is on {leader}: run this there for its key, its journal and the agents"
     yield Subject(host, "controller").ok(found)
@@ -105,61 +106,52 @@ def judge_permissions(settings: Settings, path: Path, user: str, host: str) -> I
         yield _folder(settings.log.file.parent, account, "log folder")
 
 
-def _usable(
-    path: Path, account: Account, check: str, make: str, right: str, needs: int = 4
-) -> os.stat_result | Finding:
-    """The status of a path, where the user can reach it and has the access that it `needs` (`Account.may`).
+def _judged(
+    path: Path, account: Account, check: str, make: str, right: str, judge: Judge, needs: int = 4
+) -> Finding:
+    """What `judge` finds, where the user can reach a path and has the access that it `needs` (`Account.may`).
     `make`, `right`: the commands that make it, and that give the user the access."""
     subject = Subject(str(path), check)
-    for folder in [*reversed(path.parents)]:
-        try:
-            status = folder.stat()
-        except FileNotFoundError:
-            break
-        except OSError as failure:
-            return _unseen(path, check, failure)
-        if not account.may(status, 1):
-            change = f"chmod o+x {folder}, or give it to {account.name}"
-            return subject.error(f"{account.name} may not enter {folder} ({_mode(status)})", change)
     try:
+        for folder in reversed(path.parents):
+            if not account.may(status := folder.stat(), 1):
+                change = f"chmod o+x {folder}, or give it to {account.name}"
+                return subject.error(f"{account.name} may not enter {folder} ({_mode(status)})", change)
         status = path.stat()
+        if not account.may(status, needs):
+            do = "write" if needs & 2 else "read"
+            return subject.error(f"{account.name} may not {do} it ({_mode(status)})", right)
+        return judge(subject, status)
     except FileNotFoundError:
         return subject.error("is not there", make)
     except OSError as failure:
-        return _unseen(path, check, failure)
-    if not account.may(status, needs):
-        do = "write" if needs & 2 else "read"
-        return subject.error(f"{account.name} may not {do} it ({_mode(status)})", right)
-    return status
+        return _unseen(subject, failure)
 
 
-def _unseen(path: Path, check: str, failure: OSError) -> Finding:
-    return Subject(str(path), check).warning(
-        f"cannot be examined: {failure.strerror}", "run this check as root on the controller's host"
-    )
+def _unseen(subject: Subject, failure: OSError) -> Finding:
+    found = f"cannot be examined: {failure.strerror}"
+    return subject.warning(found, "run this check as root on the controller's host")
 
 
 def _trusted(path: Path, account: Account, check: str, make: str, judge: Judge | None = None) -> Finding:
     """A file that the daemon runs or trusts: others must not be able to change it."""
-    found = _usable(path, account, check, make, f"chmod 644 {path}")
-    if isinstance(found, Finding):
-        return found
-    try:
-        why = foreign_writer(path, account.uid)
-    except OSError as failure:
-        return _unseen(path, check, failure)
-    subject, fine = Subject(str(path), check), f"only root and {account.name} can write it"
-    return subject.error(*why) if why else judge(subject, path, found) if judge else subject.ok(fine)
+
+    def trusted(subject: Subject, status: os.stat_result) -> Finding:
+        if why := foreign_writer(path, account.uid):
+            return subject.error(*why)
+        return judge(subject, status) if judge else subject.ok(f"only root and {account.name} can write it")
+
+    return _judged(path, account, check, make, f"chmod 644 {path}", trusted)
 
 
-def _open(subject: Subject, path: Path, status: os.stat_result) -> Finding:
+def _open(subject: Subject, status: os.stat_result) -> Finding:
     if not status.st_mode & stat.S_IROTH:
         return subject.warning(
             f"users may not read it ({_mode(status)}): gandiva top and report find no controller",
-            f"chmod 644 {path}; there is no secret in it",
+            f"chmod 644 {subject.where}; there is no secret in it",
         )
     if status.st_mode & stat.S_IWOTH:
-        return subject.error(f"every user may write it ({_mode(status)})", f"chmod 644 {path}")
+        return subject.error(f"every user may write it ({_mode(status)})", f"chmod 644 {subject.where}")
     return subject.ok("readable by all")
 
 
@@ -175,18 +167,21 @@ def _token(path: Path, account: Account) -> Finding:
 
 
 def _secret(path: Path, account: Account, check: str, make: str, mode: int, risk: str, anew: str) -> Finding:
-    subject, right = Subject(str(path), check), f"chown {account.name} {path}; chmod {mode:o} {path}"
-    found = _usable(path, account, check, make, right)
-    if isinstance(found, Finding):
-        return found
-    if found.st_mode & 0o077 & ~mode or found.st_uid not in (0, account.uid):
-        text = f"others may use it ({_mode(found)}); {risk}"
-        return subject.error(text, f"{right}; if other users could read it: {anew}")
-    return subject.ok(f"not for others ({_mode(found)})")
+    right = f"chown {account.name} {path}; chmod {mode:o} {path}"
+
+    def secret(subject: Subject, status: os.stat_result) -> Finding:
+        if status.st_mode & 0o077 & ~mode or status.st_uid not in (0, account.uid):
+            text = f"others may use it ({_mode(status)}); {risk}"
+            return subject.error(text, f"{right}; if other users could read it: {anew}")
+        return subject.ok(f"not for others ({_mode(status)})")
+
+    return _judged(path, account, check, make, right, secret)
 
 
-def _known_hosts(subject: Subject, path: Path, status: os.stat_result) -> Finding:
-    return subject.ok("readable") if status.st_size else subject.error("is empty", _SCAN.format(path))
+def _known_hosts(subject: Subject, status: os.stat_result) -> Finding:
+    if not status.st_size:
+        return subject.error("is empty", _SCAN.format(subject.where))
+    return subject.ok("readable")
 
 
 def _journal_folder(journal: Path, account: Account) -> Iterator[Finding]:
@@ -219,16 +214,16 @@ def _journal_folder(journal: Path, account: Account) -> Iterator[Finding]:
 
 
 def _folder(path: Path, account: Account, check: str) -> Finding:
-    subject = Subject(str(path), check)
     right = f"install -d -o {account.name} -m 750 {path}"
-    found = _usable(path, account, check, right, right, needs=7)
-    if isinstance(found, Finding):
-        return found
-    if not stat.S_ISDIR(found.st_mode):
-        return subject.error("is no folder", right)
-    if found.st_mode & stat.S_IWOTH:
-        return subject.error(f"every user may write it ({_mode(found)})", f"chmod o-w {path}")
-    return subject.ok(f"{account.name} may write it")
+
+    def folder(subject: Subject, status: os.stat_result) -> Finding:
+        if not stat.S_ISDIR(status.st_mode):
+            return subject.error("is no folder", right)
+        if status.st_mode & stat.S_IWOTH:
+            return subject.error(f"every user may write it ({_mode(status)})", f"chmod o-w {path}")
+        return subject.ok(f"{account.name} may write it")
+
+    return _judged(path, account, check, right, right, folder, needs=7)
 
 
 def _mode(status: os.stat_result) -> str:
