@@ -14,7 +14,6 @@ import threading
 import time as clock
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
@@ -79,8 +78,8 @@ class ApiServer(ThreadingTCPServer):
         return int(self.server_address[1])
 
     def start(self) -> None:
-        serve = partial(self.serve_forever, POLL_SECONDS)
-        self._thread = threading.Thread(target=serve, name="api", daemon=True)
+        options = {"poll_interval": POLL_SECONDS}
+        self._thread = threading.Thread(target=self.serve_forever, kwargs=options, name="api", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

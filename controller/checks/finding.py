@@ -7,15 +7,12 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 
 from controller.reports import units
 from controller.reports.text import clean, fit, width
 
 HEADER = ("RESULT", "WHERE", "CHECK", "FOUND")
 _MIN_FOUND = 24
-_wrapped = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
-"""Lines to be copied into a file must not be broken inside a word."""
 
 
 class Level(str, enum.Enum):
@@ -71,11 +68,19 @@ def table(findings: Sequence[Finding], columns: int) -> Iterator[str]:
     yield " ".join(fit(word, size, left=True) for word, size in zip(HEADER, widths, strict=False)) + " FOUND"
     for finding, row in zip(findings, rows, strict=True):
         start = " ".join(fit(word, size, left=True) for word, size in zip(row, widths, strict=True))
-        lines = _wrapped(clean(finding.found), room) or [""]
-        lines += _wrapped(clean(finding.change), room, initial_indent="-> ", subsequent_indent="   ")
+        lines = _wrapped(finding.found, room) or [""]
+        lines += _wrapped(finding.change, room, "-> ")
         yield f"{start} {lines[0]}".rstrip()
         yield from (" " * indent + line for line in lines[1:])
     yield summary(counted)
+
+
+def _wrapped(text: str, room: int, arrow: str = "") -> list[str]:
+    # Lines to be copied into a file must not be broken inside a word.
+    whole = textwrap.TextWrapper(
+        room, arrow, " " * len(arrow), break_long_words=False, break_on_hyphens=False
+    )
+    return whole.wrap(clean(text))
 
 
 def _folded(findings: Sequence[Finding]) -> list[Finding]:

@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -55,8 +54,7 @@ def add_options(parser: argparse._ActionsContainer, lines: str, /, **more: dict[
     Help goes on in indented lines. An option without a name of a value is a flag. `more`: other arguments of
     `add_argument`, by the option's long name; the name of the value says the type where they do not.
     """
-    seconds = partial(number_in, least=0.05, most=3600, words="of seconds from 0.05 to 3600")
-    types = {"FILE": Path, "DIR": Path, "N": count, "SECONDS": seconds}
+    types = {"FILE": Path, "DIR": Path, "N": count, "SECONDS": positive_seconds}
     for entry in re.split(r"\n(?=-)", lines.strip()):
         names, text = re.split(r" {2,}|\n +", entry, maxsplit=1)
         how: dict[str, Any] = {"help": re.sub(r"\n *", " ", text)}
@@ -97,6 +95,10 @@ def number_in(text: str, least: float, most: float, words: str) -> float:
     if not least <= value <= most:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number {words}")
     return value
+
+
+def positive_seconds(text: str) -> float:
+    return number_in(text, 0.05, 3600, "of seconds from 0.05 to 3600")
 
 
 def count(text: str, most: int = 100_000) -> int:
