@@ -77,10 +77,10 @@ def table(findings: Sequence[Finding], columns: int) -> Iterator[str]:
 
 def _wrapped(text: str, room: int, arrow: str = "") -> list[str]:
     # Lines to be copied into a file must not be broken inside a word.
-    whole = textwrap.TextWrapper(
+    wrapper = textwrap.TextWrapper(
         room, arrow, " " * len(arrow), break_long_words=False, break_on_hyphens=False
     )
-    return whole.wrap(clean(text))
+    return wrapper.wrap(clean(text))
 
 
 def _folded(findings: Sequence[Finding]) -> list[Finding]:

@@ -23,6 +23,11 @@ _SPAN = "[0-9]{1,10}(?:-[0-9]{1,10}(?::[1-9][0-9]{0,9})?)?"
 _TASKS = rf"\[{_SPAN}(?:,{_SPAN})*(?:%[0-9]{{1,10}})?\]"
 _JOB = re.compile(rf"[0-9]{{1,10}}(?:[_+][0-9]{{1,10}}|_{_TASKS})?", re.ASCII)
 
+_CONFIG = "--config FILE  settings file (default: $GANDIVA_CONFIG, else /etc/gandiva/gandiva.toml)"
+_CLIENT = """
+--url URL            the controller's API, instead of what the settings say
+--deadline SECONDS   longest wait for its answer (default: 10)"""
+
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
@@ -70,20 +75,12 @@ def add_options(parser: argparse._ActionsContainer, lines: str, /, **more: dict[
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    add_options(
-        parser, "--config FILE  settings file (default: $GANDIVA_CONFIG, else /etc/gandiva/gandiva.toml)"
-    )
+    add_options(parser, _CONFIG)
 
 
 def add_client(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    add_options(
-        parser,
-        """
---url URL            the controller's API, instead of what the settings say
---deadline SECONDS   longest wait for its answer (default: 10)""",
-        deadline={"default": 10.0},
-    )
+    add_options(parser, _CLIENT, deadline={"default": 10.0})
 
 
 def number_in(text: str, least: float, most: float, words: str) -> float:

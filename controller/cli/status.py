@@ -2,6 +2,7 @@
 """`gandiva status`: the state of the controller."""
 
 import argparse
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -56,5 +57,4 @@ def status_lines(status: "StatusMessage", url: str) -> Iterator[str]:
 
 
 def _counts(counts: Mapping[str, int]) -> str:
-    most_first = sorted(counts.items(), key=lambda item: -item[1])
-    return ", ".join(f"{count} {name}" for name, count in most_first) or "none"
+    return ", ".join(f"{count} {name}" for name, count in Counter(counts).most_common()) or "none"
