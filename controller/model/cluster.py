@@ -105,6 +105,7 @@ def on_nodes(nodes: Iterable[str], ordinals: Iterable[int]) -> GpuSet:
     return frozenset(GpuId(node, ordinal) for node in nodes for ordinal in wanted)
 
 
+@lru_cache(maxsize=20_000)
 def natural_key(name: str) -> tuple[tuple[int, int | str], ...]:
     """Sort key that puts n2 before n10."""
     return tuple((0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name) if part)

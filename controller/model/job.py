@@ -150,6 +150,11 @@ class Placement:
     shares_with: frozenset[JobId] = frozenset()
     """Jobs on the same GPUs at the same time. Symmetric; empty: exclusive."""
 
+    @property
+    def held(self) -> GpuSet:
+        """What it keeps from jobs that do not take turns with it: those that it is on, else all of them."""
+        return self.gpus or self.allocation
+
     def guest(self, job_id: JobId) -> bool:
         """Whether another of the jobs on these GPUs, the one with the lowest id, stands for all of them."""
         return bool(self.shares_with) and min(self.shares_with) < job_id

@@ -43,7 +43,6 @@ from controller.errors import ClusterUnavailable, NodeError
 from controller.model import JobId, Placement, Snapshot
 from controller.nodes.connection import Connection
 from controller.policies import assemble
-from controller.policies.moves.free import free_gpus
 from controller.policies.placement.draft import Draft
 
 FOLDER = Path("/run/gandiva-faults")
@@ -260,7 +259,7 @@ class OnRequest:
         job, placement = snapshot.jobs.get(job_id), draft.of(job_id)
         if job is None or not job.may_migrate or job.switching or placement != job.placement:
             return
-        free = free_gpus(snapshot, draft).get(way["target"], [])
+        free = draft.free(snapshot).on(way["target"])
         if bool(placement.gpus) is way.get("suspended", False):
             return
         at = placement.gpus or placement.allocation

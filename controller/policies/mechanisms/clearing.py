@@ -4,11 +4,11 @@ behind it have to stop, the last first."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from controller.model import NOWHERE, GpuId, GpuSet, JobId, Placement, by_node
+from controller.model import NOWHERE, GpuSet, JobId, Placement, by_node
 from controller.policies.mechanisms.row import RUNNING, Key, Row
 from controller.policies.placement.draft import Draft
+from controller.policies.placement.free import Free
 from controller.policies.placement.gangs import accepts, find, own_gpus, spreads
-from controller.policies.placement.pool import GpuPool
 
 _TRIES = 16
 """How often one more node is cleared for a gang that needs the same GPUs on several."""
@@ -17,11 +17,9 @@ _TRIES = 16
 class Clearing:
     """For one scan of the lane. Jobs are counted from the end of the lane on, as far as gangs need."""
 
-    def __init__(
-        self, pool: GpuPool, draft: Draft, rows: Mapping[JobId, Row], running: Sequence[Key]
-    ) -> None:
+    def __init__(self, free: Free, draft: Draft, rows: Mapping[JobId, Row], running: Sequence[Key]) -> None:
         """`running`: keys of the jobs that may be stopped, in order."""
-        self._pool, self._draft, self._rows, self._running = pool, draft, rows, running
+        self._free, self._draft, self._rows, self._running = free, draft, rows, running
         self.stopped: dict[JobId, Placement] = {}
         """Jobs that were stopped, with what they had."""
         self._begin()
@@ -38,31 +36,27 @@ class Clearing:
         self.stopped[job_id] = self._draft.of(job_id)
         self._draft.put(job_id, NOWHERE)
 
-    def make_room(
-        self, row: Row, holders: Mapping[GpuId, Sequence[JobId]], *, consolidated: bool
-    ) -> GpuSet | None:
-        """GPUs for the job, after jobs behind it were stopped; None, and nothing done, where that is no help.
-        `holders`: jobs that have a GPU."""
+    def make_room(self, row: Row, *, consolidated: bool) -> GpuSet | None:
+        """GPUs for the job, after jobs behind it were stopped; None, and nothing done, where that is no
+        help."""
         if row.job.placement.allocation:
-            return self._where_bound(row, holders, consolidated)
+            return self._where_bound(row)
         if self._at < len(self._running) and self._running[self._at] < row.key:
             self._begin()
-        for count in spreads(self._pool, row.job, consolidated):
+        for count in spreads(self._free, row.job, consolidated):
             found = self._on_nodes(row, count, consolidated)
             if found is not None:
                 return found
         return None
 
-    def _where_bound(
-        self, row: Row, holders: Mapping[GpuId, Sequence[JobId]], consolidated: bool
-    ) -> GpuSet | None:
+    def _where_bound(self, row: Row) -> GpuSet | None:
         wanted = row.job.placement.allocation if row.job.floating else own_gpus(row.job)
-        there = {job_id for gpu in wanted for job_id in holders.get(gpu, ())}
+        there = {job_id for gpu in wanted for job_id in self._free.holders(gpu)}
         rows = [self._rows[job_id] for job_id in there]
         behind = [r for r in rows if r.in_line and r.standing is RUNNING and r.key > row.key]
         victims = [r.id for r in sorted(behind, key=lambda r: r.key, reverse=True)]
         for count in range(1, len(victims) + 1):
-            found = self._try(row, victims[:count], consolidated)
+            found = self._try(row, victims[:count])
             if found is not None:
                 return found
         return None
@@ -75,18 +69,18 @@ class Clearing:
 
         def look(names: Iterable[str]) -> None:
             for name in names:
-                node, room = self._pool.node(name), self._pool.free_on(name) + self._gpus.get(name, 0)
+                node, room = self._free.node(name), self._free.count_on(name) + self._gpus.get(name, 0)
                 if node is not None and room >= share and accepts(node, row.job, share):
                     good.setdefault(node.model, set()).add(name)
 
-        look({slot.node.name for slot in self._pool.with_room(share)} | self._on.keys())
+        look({slot.node.name for slot in self._free.with_room(share)} | self._on.keys())
         for wanted in range(count, count + _TRIES):
             while not any(len(names) >= wanted for names in good.values()):
                 if self._at == 0 or self._running[self._at - 1] < row.key:
                     return None
                 look(self._count_next())
             # Nodes where the fewest GPUs are taken from others.
-            ranked = (sorted((-self._pool.free_on(name), name) for name in names) for names in good.values())
+            ranked = (sorted((-self._free.count_on(name), name) for name in names) for names in good.values())
             for chosen in sorted(names[:wanted] for names in ranked if len(names) >= wanted):
                 victims = {job_id for _, name in chosen for job_id in self._on.get(name, ())}
                 found = self._try(row, sorted(victims), consolidated)
@@ -107,13 +101,13 @@ class Clearing:
             self._gpus[name] = self._gpus.get(name, 0) + len(ordinals)
         return nodes
 
-    def _try(self, row: Row, victims: Sequence[JobId], consolidated: bool) -> GpuSet | None:
+    def _try(self, row: Row, victims: Sequence[JobId], consolidated: bool = False) -> GpuSet | None:
         """GPUs for the job without these; those of them that are not in its way go on."""
         mark = self._draft.mark()
         had = {job_id: self._draft.of(job_id) for job_id in victims}
         for job_id in victims:
             self._draft.put(job_id, NOWHERE)
-        found = find(self._pool, row.job, consolidated=consolidated)
+        found = find(self._free, row.job, consolidated=consolidated)
         if found is None:
             self._draft.rollback(mark)
             return None
@@ -131,5 +125,5 @@ class Clearing:
     def let_go_on(self) -> None:
         """Those that were stopped, and whose GPUs no job took."""
         for job_id in sorted(self.stopped, key=lambda job_id: self._rows[job_id].key):
-            if self._pool.all_free(self.stopped[job_id].gpus):
+            if self._free.all_free(self.stopped[job_id].gpus):
                 self._draft.put(job_id, self.stopped[job_id])

@@ -7,24 +7,24 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from controller.model import Changes, GpuId, GpuSet, Job, JobId, Placement, Reason, Snapshot, Why, by_node
+from controller.model import Changes, GpuSet, Job, JobId, Placement, Reason, Snapshot, Why, by_node
 from controller.policies.mechanisms import sentences
 from controller.policies.mechanisms.clearing import Clearing
 from controller.policies.mechanisms.lane import Lane
 from controller.policies.mechanisms.lanes import Lanes
 from controller.policies.mechanisms.ranks import Ranks
-from controller.policies.mechanisms.row import FIXED, RUNNING, WAITING, Key, Row, Shape, is_guest
+from controller.policies.mechanisms.row import FIXED, RUNNING, WAITING, Key, Row, Shape, taken
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.placement.draft import Draft
+from controller.policies.placement.free import Free
 from controller.policies.placement.gangs import find, held, own_gpus
-from controller.policies.placement.pool import GpuPool
 
 _ROUNDS = 64
 """How often a scan is repeated because a shape could not be placed."""
 
 
 class GangLanes(Lanes):
-    """The lane, the pool, and the gangs that are bound to nodes which are being drained."""
+    """The lane, the GPUs, and the gangs that are bound to nodes which are being drained."""
 
     notes_on_arrival = True
 
@@ -44,12 +44,8 @@ class GangLanes(Lanes):
     # -- what is known --------------------------------------------------------------------------------
 
     def reset(self, snapshot: Snapshot, common: Mapping[str, Any], rows: Mapping[JobId, Row]) -> None:
-        self._pool, self._lane, self._rows = GpuPool(snapshot.nodes), Lane(), rows
+        self._free, self._lane, self._rows = Free(snapshot.nodes), Lane(), rows
         self._consolidation = self._rules.fitted(snapshot.models, snapshot.rates)
-        self._counted: dict[JobId, GpuSet] = {}
-        """What the pool counts as taken by each."""
-        self._holders: dict[GpuId, list[JobId]] = {}
-        """Jobs that have a GPU: one may be leaving it, or on it before it is known to be a guest."""
         self._leaving: dict[JobId, Row] = {}
         """Waiting jobs that are bound to GPUs of nodes where nothing starts any more."""
         self._coming: dict[JobId, Row] = {}
@@ -60,29 +56,15 @@ class GangLanes(Lanes):
         """Of the keys of running jobs."""
 
     def nodes_changed(self, snapshot: Snapshot, changed: Changes) -> bool:
-        same = all(self._pool.same_gpus(name, snapshot.nodes.get(name)) for name in changed.nodes)
+        same = all(self._free.same_gpus(name, snapshot.nodes.get(name)) for name in changed.nodes)
         self._ready = self._ready or bool(changed.nodes)
         return same
 
     def change(self, job_id: JobId, before: Placement, after: Placement) -> None:
-        """Guests are counted with their hosts."""
-        given = self._counted.pop(job_id, frozenset())
-        row = self._rows.get(job_id)
-        promised = after.allocation & row.job.promised if row else frozenset()
-        taken = frozenset() if is_guest(job_id, after, self._rows) else after.gpus or promised
-        if taken:
-            self._counted[job_id] = taken
-        if given == taken:
-            return
-        self._pool.give(given)
-        self._pool.take(taken)
-        for gpu in given:
-            self._holders[gpu].remove(job_id)
-        for gpu in taken:
-            self._holders.setdefault(gpu, []).append(job_id)
+        self._free.hold(job_id, taken(job_id, after, self._rows))
 
     def held(self, job: Job) -> Placement:
-        return held(self._pool, job)
+        return held(self._free, job)
 
     def kept_until(self, job: Job) -> float:
         """Its switch has paid off then."""
@@ -129,7 +111,7 @@ class GangLanes(Lanes):
 
     def _demand(self, job: Job) -> int:
         """GPUs that the job takes of those that are given out: not those on nodes where nothing starts."""
-        closed = self._pool.closed
+        closed = self._free.closed
         own = (job.placement.gpus or own_gpus(job)) if closed else frozenset()
         return job.gpus - sum(gpu.node in closed for gpu in own)
 
@@ -140,12 +122,12 @@ class GangLanes(Lanes):
             return Why(Reason.MIGRATES, f"goes on on {where}, where its GPUs are promised to it")
         if job.placement.allocation:
             names = sorted(by_node(own_gpus(job)))
-            nodes = [self._pool.node(name) for name in names if name in self._pool.closed]
+            nodes = [self._free.node(name) for name in names if name in self._free.closed]
             drained = "".join(f"; {n.name} starts no other job ({n.reason})" for n in nodes if n is not None)
             reason = Reason.NODE_DRAINS if drained else Reason.WAITS_FOR_TURN
             return Why(reason, f"{words} on {','.join(names)}, where it is bound{drained}")
         few = " on as few nodes as possible" if row.shape[2] is True else ""
-        return self._pool.why_not(job) or Why(Reason.WAITS_FOR_GPUS, words + few)
+        return self._free.why_nowhere(job) or Why(Reason.WAITS_FOR_GPUS, words + few)
 
     def wake(self, ranks: Ranks) -> float:
         """When the running jobs' keys change, if one waits for them."""
@@ -189,9 +171,9 @@ class GangLanes(Lanes):
         mark, most = draft.mark(), dict[Shape, int]()
         for _ in range(_ROUNDS):
             starts, stops = self._lane.scan(
-                self._pool.free_count, most, self._most_starts, backfill=self._backfill
+                self._free.count.total(), most, self._most_starts, backfill=self._backfill
             )
-            clearing = Clearing(self._pool, draft, self._rows, self._lane.running)
+            clearing = Clearing(self._free, draft, self._rows, self._lane.running)
             for job_id in stops:
                 clearing.stop(job_id)
             placed: dict[Shape, int] = {}
@@ -218,9 +200,9 @@ class GangLanes(Lanes):
 
     def _find(self, row: Row, clearing: Clearing) -> GpuSet | None:
         consolidated = row.shape[2] is True
-        found = find(self._pool, row.job, consolidated=consolidated)
+        found = find(self._free, row.job, consolidated=consolidated)
         if found is None and self._preempt:
-            found = clearing.make_room(row, self._holders, consolidated=consolidated)
+            found = clearing.make_room(row, consolidated=consolidated)
         return found
 
     # -- nodes that are being drained -----------------------------------------------------------------
@@ -229,8 +211,8 @@ class GangLanes(Lanes):
         """A gang that is bound to drained nodes and to open ones competes for its GPUs of the open ones while
         those of the drained ones are idle."""
         for row in self._leaving.values():
-            drained = [gpu for gpu in own_gpus(row.job) if gpu.node in self._pool.closed]
-            admitted = row.shape[0] != 0 and self._pool.all_idle(drained)
+            drained = [gpu for gpu in own_gpus(row.job) if gpu.node in self._free.closed]
+            admitted = row.shape[0] != 0 and self._free.all_idle(drained)
             if admitted and not row.in_line:
                 self._line_up(row)
             elif row.in_line and not admitted:
@@ -243,5 +225,5 @@ class GangLanes(Lanes):
         wholly = [row for row in self._leaving.values() if row.shape[0] == 0]
         for row in sorted(wholly, key=lambda r: r.key):
             own = own_gpus(row.job)
-            if len(own) == row.job.gpus and self._pool.all_idle(own):
+            if len(own) == row.job.gpus and self._free.all_idle(own):
                 draft.put(row.id, Placement(own, row.job.placement.allocation))

@@ -139,8 +139,8 @@ class Queue:
     def _why(self, row: Row) -> Why:
         """One sentence for a job that no server takes."""
         job, fleet = row.job, self._bindings.fleet
-        offers = ((s.node, len(s.usable), s.memory_free_bytes) for s in fleet.servers.values())
-        if never := fleet.spreads.nowhere(job, offers):
+        nodes = ((s.node, len(s.usable), s.memory_free_bytes) for s in fleet.servers.values())
+        if never := fleet.spreads.why_nowhere(job, nodes):
             return never
         share = job.gpus // fleet.spreads.of(job)[0]
         words = "no server has a free GPU" if share == 1 else f"no server has {share} free GPUs"

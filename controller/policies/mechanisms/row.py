@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.model import UNPROFILED, Job, JobId, Note, Placement, Profile, Usage
+from controller.model import UNPROFILED, GpuSet, Job, JobId, Note, Placement, Profile, Usage
 
 
 class Standing(enum.Enum):
@@ -82,3 +82,12 @@ def is_guest(job_id: JobId, placement: Placement, rows: Mapping[JobId, Row]) -> 
         return False
     host = rows.get(min(placement.shares_with))
     return host is not None and host.job.placement.gpus == placement.gpus
+
+
+def taken(job_id: JobId, placement: Placement, rows: Mapping[JobId, Row]) -> GpuSet:
+    """GPUs that a gang keeps from others: a waiting one those that it is promised. Guests are counted with
+    their hosts."""
+    if is_guest(job_id, placement, rows):
+        return frozenset()
+    row = rows.get(job_id)
+    return placement.gpus or (placement.allocation & row.job.promised if row else frozenset())

@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from itertools import chain
 
 from controller.model import GpuId, Job, JobId, Snapshot, by_node
-from controller.policies.moves.drawers import Drawers
-from controller.policies.moves.free import free_gpus, tightest
 from controller.policies.moves.migrations import Migrations
 from controller.policies.placement.draft import Draft
+from controller.policies.placement.gangs import tightest
 from controller.policies.settings import MigrationSettings
 
 NAME = "balance"
@@ -31,20 +30,19 @@ class Balance:
 
     def propose(self, snapshot: Snapshot, draft: Draft) -> None:
         waiting = _Waiting(snapshot, draft)
-        free = Drawers(free_gpus(snapshot, draft)) if waiting else Drawers({})
-        if not free:
+        if not waiting or not (free := draft.free(snapshot)):
             return
         migrations = Migrations(snapshot, draft, self._migration)
         for job, helped, words in chain(_themselves(waiting), _in_the_way(waiting, snapshot)):
             if migrations.left <= 0:
                 break
-            name = tightest(snapshot, job, free)
+            name = tightest(free, job, snapshot.nodes)
             gpus = min(job.gpus, sum(other.gpus for other in helped))
             gain = gpus * migrations.remaining_seconds(job)
             if name is None or not migrations.pays(gain, [job]) or not migrations.may_go(job):
                 continue
             waiting.serve(helped, job.gpus)
-            migrations.go(NAME, job.id, free.take(name, job.gpus), words)
+            migrations.go(NAME, job.id, frozenset(free.on(name)[: job.gpus]), words)
         migrations.save()
 
 

@@ -9,12 +9,10 @@ Source: Gandiva (OSDI'18) 4.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Set
 from itertools import islice
 
-from controller.model import GpuId, GpuSet, Job, JobId, Node, Snapshot
-from controller.policies.moves.drawers import Drawers
-from controller.policies.moves.free import free_gpus
+from controller.model import GpuId, GpuSet, Job, JobId, Snapshot
 from controller.policies.moves.migrations import Migrations
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.gangs import accepts
@@ -37,18 +35,12 @@ class Defragment:
 
     def propose(self, snapshot: Snapshot, draft: Draft) -> None:
         migrations = Migrations(snapshot, draft, self._migration)
-        free = free_gpus(snapshot, draft)
-        if any(len(gpus) >= self._least(snapshot.nodes[name]) for name, gpus in free.items()):
+        servers = _Servers(snapshot, draft, self._settings.free_fraction)
+        if any(map(servers.is_nearly_free, servers.free.fitting(1))):
             waiting = [job for job in snapshot.jobs.values() if _waits(job, draft)]
             waiting = [job for job in waiting if not migrations.cools_down(job.id)]
-            if waiting:
-                servers = _Servers(snapshot, draft, free)
-                self._help(waiting, servers, snapshot, migrations)
+            self._help(waiting, servers, snapshot, migrations)
         migrations.save()
-
-    def _least(self, node: Node) -> float:
-        """So many GPUs are free where a server is cleared."""
-        return self._settings.free_fraction * len(node.gpus)
 
     def _help(
         self, waiting: list[Job], servers: _Servers, snapshot: Snapshot, migrations: Migrations
@@ -60,7 +52,7 @@ class Defragment:
             if shape in tried or servers.takes(job):
                 continue
             tried.add(shape)
-            for name in servers.nearly_free(self._settings.free_fraction):
+            for name in servers.nearly_free():
                 moves = servers.cleared(name, job, migrations.may_go)
                 moved = [snapshot.jobs[job_id] for job_id in moves]
                 if 0 < len(moved) <= migrations.left and migrations.pays(
@@ -82,87 +74,74 @@ def _gain(job: Job, moved: list[Job], migrations: Migrations) -> float:
 class _Servers:
     """Free GPUs by node, as the draft has them: those that no job has, or is bound to."""
 
-    def __init__(self, snapshot: Snapshot, draft: Draft, free: Mapping[str, list[GpuId]]) -> None:
-        self._snapshot, self._draft, self._free = snapshot, draft, free
-        self._on: dict[str, set[JobId]] = {}
-        """Jobs that have GPUs of a node, or are bound to it."""
-        for job_id, placement in draft.placements.items():
-            for name in {gpu.node for gpu in placement.allocation}:
-                self._on.setdefault(name, set()).add(job_id)
+    def __init__(self, snapshot: Snapshot, draft: Draft, free_fraction: float) -> None:
+        """`free_fraction`: of a node that is nearly free."""
+        self._snapshot, self._draft, self._free_fraction = snapshot, draft, free_fraction
+        self.free = draft.free(snapshot)
         self._takes: dict[object, bool] = {}
         self._clearings = _CLEARINGS
-        self._all = Drawers(free)
-        self._in_use = Drawers({name: gpus for name, gpus in free.items() if self._on.get(name)})
 
     def takes(self, job: Job) -> bool:
         """Whether a node takes the job as things stand."""
         shape = job.signature
         if shape not in self._takes:
-            tried = list(islice(self._all.emptiest(job.gpus), _LOOKS))
-            nodes = (self._snapshot.nodes[name] for name in tried)
+            tried = list(islice(self.free.fitting(job.gpus, emptiest=True), _LOOKS))
             # Where not all were looked at, it may be that one does.
-            self._takes[shape] = len(tried) == _LOOKS or any(accepts(node, job, job.gpus) for node in nodes)
+            self._takes[shape] = len(tried) == _LOOKS or any(self._accepts(name, job) for name in tried)
         return self._takes[shape]
 
-    def _room(self, name: str, job: Job, gpus: int) -> bool:
-        return gpus >= job.gpus and accepts(self._snapshot.nodes[name], job, job.gpus)
+    def _accepts(self, name: str, job: Job) -> bool:
+        return accepts(self._snapshot.nodes[name], job, job.gpus)
 
-    def nearly_free(self, fraction: float) -> list[str]:
+    def is_nearly_free(self, name: str) -> bool:
+        return self.free.count_on(name) >= self._free_fraction * len(self._snapshot.nodes[name].gpus)
+
+    def nearly_free(self) -> list[str]:
         """Nodes in use where so much is free, those with the most free GPUs first: the first few."""
-        nodes = self._snapshot.nodes
-        free = self._in_use.emptiest(1)
-        return list(islice((n for n in free if len(self._free[n]) >= fraction * len(nodes[n].gpus)), _TRIES))
+        in_use = filter(self.free.jobs_on, self.free.fitting(1, emptiest=True))
+        return list(islice(filter(self.is_nearly_free, in_use), _TRIES))
 
     def cleared(self, name: str, job: Job, may_go: Callable[[Job], bool]) -> dict[JobId, GpuSet]:
         """Where jobs of this node go, so that it takes the job: as few as are needed, the smallest first.
         Empty: not all that would have to go may, and have a place. `may_go`: whether a job may go."""
-        usable = sum(gpu.usable for gpu in self._snapshot.nodes[name].gpus)
+        usable = {gpu.id for gpu in self._snapshot.nodes[name].gpus if gpu.usable}
         self._clearings -= 1
-        if self._clearings < 0 or not self._room(name, job, usable):
+        if self._clearings < 0 or len(usable) < job.gpus or not self._accepts(name, job):
             return {}
-        moves = dict[JobId, GpuSet]()
-        here = [self._snapshot.jobs[job_id] for job_id in self._on[name]]
+        had = {job_id: self._draft.of(job_id).held for job_id in self.free.jobs_on(name)}
+
+        def enough(gone: Set[JobId]) -> bool:
+            """Whether the job has room without these."""
+            kept = set[GpuId]().union(*(gpus for job_id, gpus in had.items() if job_id not in gone))
+            left = set[GpuId]().union(*map(had.__getitem__, gone)) - kept
+            return self.free.count_on(name) + len(left & usable) >= job.gpus
+
+        moves, here = dict[JobId, GpuSet](), [self._snapshot.jobs[job_id] for job_id in had]
         for other in sorted(here, key=lambda other: (other.gpus, other.id)):
-            if self._left(name, moves) >= job.gpus:
+            if enough(moves.keys()):
                 break
-            outranks, own = other.priority_class > job.priority_class, self._taken(other.id)
+            outranks, own = other.priority_class > job.priority_class, had[other.id]
             if outranks or {gpu.node for gpu in own} != {name} or not may_go(other):
                 continue
             target = self._tightest(other, name)
             if target is not None:
-                moves[other.id] = self._in_use.take(target, other.gpus)
-        for gpus in moves.values():
-            self._in_use.give(next(iter(gpus)).node, gpus)
+                moves[other.id] = frozenset(self.free.on(target)[: other.gpus])
+                self.free.hold(other.id, own | moves[other.id])
+        for job_id in moves:
+            self.free.hold(job_id, had[job_id])
         # One that went for GPUs that others keep need not go.
         for job_id in list(moves):
-            if self._left(name, moves.keys() - {job_id}) >= job.gpus:
+            if enough(moves.keys() - {job_id}):
                 del moves[job_id]
-        return moves if self._left(name, moves) >= job.gpus else {}
-
-    def _taken(self, job_id: JobId) -> GpuSet:
-        """GPUs that this job keeps from others: of a suspended one those that it is bound to."""
-        placement = self._draft.of(job_id)
-        return placement.gpus or placement.allocation
-
-    def _left(self, name: str, without: Collection[JobId]) -> int:
-        """Free GPUs of a node without these jobs."""
-        kept = set[GpuId]().union(*(self._taken(i) for i in self._on[name] if i not in without))
-        gone = set[GpuId]().union(*map(self._taken, without)) - kept
-        usable = {gpu.id for gpu in self._snapshot.nodes[name].gpus if gpu.usable}
-        return len(self._free[name]) + len(gone & usable)
+        return moves if enough(moves.keys()) else {}
 
     def _tightest(self, job: Job, source: str) -> str | None:
         """A node in use that has no more free GPUs than the one it leaves, and the same type."""
-        nodes, most = self._snapshot.nodes, len(self._free[source])
-        types = _types(nodes[source])
-        for name in islice(self._in_use.fitting(job.gpus, most), _LOOKS):
-            if name != source and _types(nodes[name]) == types and accepts(nodes[name], job, job.gpus):
+        nodes, most = self._snapshot.nodes, self.free.count_on(source)
+        for name in islice(filter(self.free.jobs_on, self.free.fitting(job.gpus, most)), _LOOKS):
+            if name != source and nodes[name].model == nodes[source].model and self._accepts(name, job):
                 return name
         return None
-
-
-def _types(node: Node) -> set[str]:
-    return {gpu.model for gpu in node.gpus}
 
 
 def _waits(job: Job, draft: Draft) -> bool:

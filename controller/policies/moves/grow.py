@@ -26,7 +26,6 @@ from controller.model import (
     rate_key,
 )
 from controller.model.reasons import Reason, Why
-from controller.policies.moves.free import bindings, free_gpus
 from controller.policies.moves.resizing import (
     NAME,
     Needs,
@@ -43,6 +42,7 @@ from controller.policies.moves.resizing import (
 from controller.policies.moves.shrink import Shrinking
 from controller.policies.moves.trials import Trial, Trials
 from controller.policies.placement.draft import Draft
+from controller.policies.placement.free import bindings
 from controller.policies.recalled import recalled
 from controller.policies.settings import GrowSettings, TrialSettings
 
@@ -106,9 +106,9 @@ class Grow:
             allowed = self._settings.in_place or not in_place(job)
             if allowed and may_resize(draft, job) and not trials.busy(job.id):
                 jobs.setdefault(server_of(job.placement.gpus), []).append(job)
-        free = free_gpus(snapshot, draft, jobs.keys() & snapshot.nodes.keys())
         idle_before, record.idle = record.idle, {}
-        for name, gpus in sorted(free.items()):
+        for name in sorted(jobs):
+            gpus = draft.free(snapshot).on(name)
             # It goes on with the GPUs that it has, too.
             sound = [job for job in jobs[name] if job.placement.gpus == usable_gpus(snapshot, job)]
             growing = _Growing(snapshot, trials, sound, gpus, self._trials)

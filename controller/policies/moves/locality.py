@@ -16,7 +16,6 @@ from dataclasses import replace
 from controller.model import (
     NOWHERE,
     Configuration,
-    GpuId,
     GpuSet,
     Job,
     JobId,
@@ -25,11 +24,10 @@ from controller.model import (
     gpu_type,
     rate_key,
 )
-from controller.policies.moves.free import free_gpus
 from controller.policies.moves.migrations import Migrations
 from controller.policies.placement.draft import Draft
+from controller.policies.placement.free import NOBODY, Free
 from controller.policies.placement.gangs import find, spreads
-from controller.policies.placement.pool import GpuPool
 from controller.policies.settings import LocalitySettings, MigrationSettings
 
 NAME = "locality"
@@ -45,10 +43,10 @@ class Locality:
         spread = [job for job in snapshot.jobs.values() if len(by_node(job.placement.gpus)) > 1]
         if not spread:
             return
-        migrations, pools = Migrations(snapshot, draft, self._migration), _Pools(snapshot, draft)
+        migrations, places = Migrations(snapshot, draft, self._migration), _Places(snapshot, draft, spread)
         ranked: list[tuple[float, JobId, float]] = []
         for job in spread:
-            fewest = pools.fewest(job)
+            fewest = places.fewest(job)
             if fewest >= len(by_node(job.placement.gpus)) or not migrations.may_go(job):
                 continue
             speedup = self._speedup(snapshot, job, fewest)
@@ -57,7 +55,7 @@ class Locality:
                 ranked.append((-gain_gpu_seconds, job.id, speedup))
         for _, job_id, speedup in sorted(ranked):
             job = snapshot.jobs[job_id]
-            gpus = pools.together(job) if migrations.left > 0 else None
+            gpus = places.together(job) if migrations.left > 0 else None
             if gpus is not None:
                 words = (
                     f"it was spread over {len(by_node(job.placement.gpus))} servers, and is expected to do "
@@ -77,43 +75,29 @@ class Locality:
         return then.samples_per_second / now.samples_per_second
 
 
-class _Pools:
-    """Free GPUs by type, as the draft has them, made when they are asked for."""
+class _Places:
+    """Free GPUs as the draft has them, made when they are asked for."""
 
-    def __init__(self, snapshot: Snapshot, draft: Draft) -> None:
-        self._snapshot, self._draft = snapshot, draft
-        self._pools: dict[str, GpuPool] = {}
-        self._free: frozenset[GpuId] | None = None
+    def __init__(self, snapshot: Snapshot, draft: Draft, spread: list[Job]) -> None:
+        """`spread`: jobs that may have their own GPUs among others."""
+        self._nodes, free = snapshot.nodes, draft.free(snapshot)
+        held = {job.id: job.placement.gpus for job in spread if draft.of(job.id) == job.placement}
+        others = {gpu.id for node in snapshot.nodes.values() for gpu in node.gpus}.difference(*held.values())
+        held[NOBODY] = frozenset(gpu for gpu in others if not free.all_free([gpu]))
+        self._free = Free(snapshot.nodes, held)
 
     def fewest(self, job: Job) -> int:
         """On how many servers it could be at least; as many as now where it may not choose."""
-        counts = spreads(self._of(job), job, consolidated=True)
+        kind = gpu_type(job.placement.gpus, self._nodes)
+        counts = spreads(self._free, job, True, kind) if kind else []
         return min(counts, default=len(by_node(job.placement.gpus)))
 
     def together(self, job: Job) -> GpuSet | None:
         """GPUs for it on as few servers, its own among those that it can have. None: there is no room. They
         are taken; those that it leaves are for the mechanism."""
-        pool, own = self._of(job), job.placement.gpus
-        pool.give(own)
-        found = find(pool, replace(job, placement=NOWHERE), consolidated=True)
-        pool.take(own | (found or frozenset()))
+        own = job.placement.gpus
+        self._free.hold(job.id, frozenset())
+        kind = gpu_type(own, self._nodes)
+        found = find(self._free, replace(job, placement=NOWHERE), kind, consolidated=True)
+        self._free.hold(job.id, own | (found or frozenset()))
         return found
-
-    def _of(self, job: Job) -> GpuPool:
-        kind = gpu_type(job.placement.gpus, self._snapshot.nodes)
-        if kind not in self._pools:
-            self._pools[kind] = self._make(kind)
-        return self._pools[kind]
-
-    def _make(self, kind: str) -> GpuPool:
-        if self._free is None:
-            free = free_gpus(self._snapshot, self._draft)
-            self._free = frozenset(gpu for gpus in free.values() for gpu in gpus)
-        nodes = {
-            name: node
-            for name, node in self._snapshot.nodes.items()
-            if all(gpu.model == kind for gpu in node.gpus)
-        }
-        pool = GpuPool(nodes)
-        pool.take(gpu.id for node in nodes.values() for gpu in node.gpus if gpu.id not in self._free)
-        return pool

@@ -15,11 +15,11 @@ from itertools import islice
 
 from controller.model import Configuration, GpuId, Job, JobId, Placement, Snapshot, Verdict, rate_key
 from controller.model.reasons import Reason, Why
-from controller.policies.moves.drawers import Drawers
-from controller.policies.moves.free import bindings, free_gpus, tightest
 from controller.policies.moves.hosts import Hosts
 from controller.policies.moves.trials import Trials
 from controller.policies.placement.draft import Draft
+from controller.policies.placement.free import bindings
+from controller.policies.placement.gangs import tightest
 from controller.policies.placement.sharing import can_join, peak_bytes, refusal_to_share, utilization
 from controller.policies.recalled import recalled
 from controller.policies.settings import TrialSettings
@@ -103,15 +103,16 @@ class Pack:
         """Guests that may migrate go to GPUs that the mechanism has no use for."""
         guests = [i for i, each in draft.placements.items() if each.shares_with and each.guest(i)]
         guests = [i for i in guests if _may_leave(snapshot.jobs[i]) and not trials.busy(i)]
-        free = Drawers(free_gpus(snapshot, draft)) if guests else Drawers({})
+        if not guests or not (free := draft.free(snapshot)):
+            return
         left = _MOST_CHANGES
-        for guest_id in sorted(guests) if free else ():
+        for guest_id in sorted(guests):
             guest, (host_id,) = snapshot.jobs[guest_id], draft.of(guest_id).shares_with
             if not _together(snapshot, draft, (host_id, guest_id)):
                 continue
-            name = tightest(snapshot, guest, free)
+            name = tightest(free, guest, snapshot.nodes)
             if name is not None:
-                gpus = free.take(name, guest.gpus)
+                gpus = frozenset(free.on(name)[: guest.gpus])
                 self._part(guest_id, host_id, draft, f"{guest.gpus} GPUs of {name} are free")
                 draft.put(guest_id, Placement(gpus, gpus))
                 left -= 1

@@ -11,10 +11,10 @@ Source: Gandiva (OSDI'18) 3.4, 3.5.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from controller.model import GpuSet, Job, JobId, Reason, Snapshot, Verdict, Why, by_node, gpu_type, rate_key
-from controller.policies.moves.free import free_gpus
 from controller.policies.moves.migrations import Migrations
 from controller.policies.moves.trials import Trial, Trials
 from controller.policies.placement.draft import Draft
@@ -152,40 +152,38 @@ class _Servers:
     """Who uses which, and what is free, as the draft has it."""
 
     def __init__(self, snapshot: Snapshot, draft: Draft) -> None:
-        self._snapshot, self._free = snapshot, free_gpus(snapshot, draft)
-        self._on: dict[str, dict[JobId, int]] = {}
-        """GPUs of each job that runs, or is to run there, by server."""
+        self._nodes, self._free = snapshot.nodes, draft.free(snapshot)
+        self._on: dict[str, set[JobId]] = {}
+        """Jobs that run, or are to run there, by server."""
+        self._used = Counter[str]()
+        """How many GPUs they have."""
         for job_id, placement in draft.placements.items():
             for gpu in placement.gpus or snapshot.jobs[job_id].promised:
-                on = self._on.setdefault(gpu.node, {})
-                on[job_id] = on.get(job_id, 0) + 1
+                self._on.setdefault(gpu.node, set()).add(job_id)
+                self._used[gpu.node] += 1
         self.jobs = [job for job in snapshot.jobs.values() if _server(draft, job)]
         """Those that run on one server each, with their GPUs to themselves."""
 
     def others(self, job: Job) -> list[JobId]:
         """Those that run on its server too."""
         (name,) = by_node(job.placement.gpus)
-        return sorted(self._on[name].keys() - {job.id})
+        return sorted(self._on[name] - {job.id})
 
     def quieter(self, job: Job) -> str | None:
         """The server with the fewest GPUs in use that takes the job: fewer than others use beside it."""
-        nodes, (here,) = self._snapshot.nodes, by_node(job.placement.gpus)
-        kind, beside = gpu_type(job.placement.gpus, nodes), self._used(here) - job.gpus
+        (here,), kind = by_node(job.placement.gpus), gpu_type(job.placement.gpus, self._nodes)
+        beside = self._used[here] - job.gpus
         fits = [
             name
-            for name, gpus in self._free.items()
-            if len(gpus) >= job.gpus
-            and self._used(name) < beside
-            and gpu_type(frozenset(gpus), nodes) == kind
-            and accepts(nodes[name], job, job.gpus)
+            for name in self._free.fitting(job.gpus)
+            if self._used[name] < beside
+            and self._nodes[name].model == kind
+            and accepts(self._nodes[name], job, job.gpus)
         ]
-        return min(fits, key=lambda name: (self._used(name), len(self._free[name]), name), default=None)
-
-    def _used(self, name: str) -> int:
-        return sum(self._on.get(name, {}).values())
+        return min(fits, key=self._used.__getitem__, default=None)
 
     def take(self, name: str, job: Job) -> GpuSet:
         """Free GPUs there, for this job."""
-        gpus, self._free[name] = self._free[name][: job.gpus], self._free[name][job.gpus :]
-        self._on.setdefault(name, {})[job.id] = job.gpus
-        return frozenset(gpus)
+        self._on.setdefault(name, set()).add(job.id)
+        self._used[name] += job.gpus
+        return frozenset(self._free.on(name)[: job.gpus])

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controller.model import Job, JobId, Snapshot
-from controller.policies.moves.free import free_gpus
 from controller.policies.moves.resizing import (
     Needs,
     Record,
@@ -39,7 +38,7 @@ class Shrinking:
     def help(self, waiting: Sequence[Job], needs: Needs) -> set[JobId]:
         """Make room for as many of these as that is possible for, in their order. Returns who shrinks."""
         if self._sizes and waiting:
-            free = {name: len(gpus) for name, gpus in free_gpus(self._snapshot, self._draft).items()}
+            free = {name: self._draft.free(self._snapshot).count_on(name) for name in self._snapshot.nodes}
             in_vain: set[object] = set()
             for job in waiting:
                 kind = needs.kind(job)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, Protocol
 
-from controller.model import NOWHERE, JobId, Moved, Placement, Verdict
+from controller.model import NOWHERE, JobId, Moved, Placement, Snapshot, Verdict
+from controller.policies.placement.free import NOBODY, Free, bindings
 
 
 class Room(Protocol):
@@ -47,6 +49,9 @@ class Draft:
         """`placements` is changed in place. `remembered`: what moves remember, JSON by a name of theirs."""
         self._room, self._placements = room, placements
         self._log: list[tuple[JobId, Placement, Placement, Any]] = []
+        self._free: Free | None = None
+        self._moved: set[JobId] = set()
+        """Jobs that still have in it what they left since it was looked at."""
         self.said: dict[JobId, str] = {}
         self.moved: list[Moved] = []
         """What moves did. No rollback changes it."""
@@ -70,6 +75,25 @@ class Draft:
             return
         undo = hold(self._room, self._placements, job_id, placement)
         self._log.append((job_id, before, placement, undo))
+        if self._free is not None:
+            self._free.hold(job_id, self._free.held(job_id) | placement.held)
+            self._moved.add(job_id)
+
+    def free(self, snapshot: Snapshot) -> Free:
+        """GPUs that a move can give: no job has or awaits them, and Slurm can bind one more job to them. Of
+        GPUs that a floating job is bound to it has those that it is on, and all while it is on none.
+
+        It follows what is put into the draft. What jobs leave is free when it is asked for again.
+        """
+        if self._free is None:
+            bound, cards = bindings(snapshot), chain.from_iterable(n.gpus for n in snapshot.nodes.values())
+            held = {job_id: placement.held for job_id, placement in self._placements.items()}
+            held[NOBODY] = frozenset(gpu.id for gpu in cards if bound[gpu.id] >= gpu.shards)
+            self._free = Free(snapshot.nodes, held)
+        for job_id in self._moved:
+            self._free.hold(job_id, self.of(job_id).held)
+        self._moved.clear()
+        return self._free
 
     def say(self, job_id: JobId, sentence: str) -> None:
         """Why the job waits, starts, stops or moves, for `gandiva explain`. The last one counts. Plain text
@@ -102,6 +126,8 @@ class Draft:
             job_id, before, after, undo = self._log.pop()
             self._room.restore(job_id, before, after, undo)
             _set(self._placements, job_id, before)
+            if self._free is not None:
+                self._free.hold(job_id, before.held)
 
     def put_since(self, mark: int = 0) -> set[JobId]:
         """Jobs that were given a placement since then."""

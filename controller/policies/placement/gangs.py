@@ -1,31 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""GPUs for whole gangs, from the pool. Changes nothing.
+"""GPUs for whole gangs, of those that are free. Changes nothing.
 
 A job that Slurm has bound goes on where it is bound; all others are placed anew each time they start.
 """
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Mapping
+from itertools import islice
 
-from controller.model import NOWHERE, GpuId, GpuSet, Job, Node, Placement
+from controller.model import NOWHERE, GpuSet, Job, Node, Placement, gpu_type
+from controller.policies.placement.free import Free, Slot
 from controller.policies.placement.masks import pick
-from controller.policies.placement.pool import GpuPool, Slot
 from controller.policies.placement.refusal import refusal
 
 _TRIES = 8
 """First nodes that are tried for a gang over several nodes."""
-
-
-class Held(Protocol):
-    """Who holds which GPUs."""
-
-    def all_idle(self, gpus: Iterable[GpuId]) -> bool:
-        """Whether no job holds any of these, on whatever node."""
-        ...
-
-    def all_free(self, gpus: Iterable[GpuId]) -> bool:
-        """Whether a job may start on all of these."""
-        ...
+_LOOKS = 256
+"""Nodes that are looked at for a job that could have GPUs of its own."""
 
 
 def own_gpus(job: Job) -> GpuSet:
@@ -33,71 +23,77 @@ def own_gpus(job: Job) -> GpuSet:
     return job.last if len(job.last) == job.gpus else job.placement.allocation
 
 
-def held(pool: GpuPool, job: Job) -> Placement:
+def held(free: Free, job: Job) -> Placement:
     """What a gang has as far as others are concerned: a suspended one has nothing, one that migrates the GPUs
     that it goes to."""
     if job.placement.gpus and not job.leaving:
         return job.placement
-    return Placement(frozenset(), job.promised) if pool.all_usable(job.promised) else NOWHERE
+    return Placement(frozenset(), job.promised) if free.all_usable(job.promised) else NOWHERE
 
 
-def find(pool: GpuPool, job: Job, *, consolidated: bool) -> GpuSet | None:
-    """GPUs for the job now. `consolidated`: of one that is not bound, on as few nodes as its size allows,
-    under one switch, or not at all; else on as few as can be had."""
-    return find_own(pool, job) if job.placement.allocation else _find_anew(pool, job, consolidated)
+def find(
+    free: Free, job: Job, model: str = "", *, consolidated: bool = False, scattered: bool = False
+) -> GpuSet | None:
+    """GPUs for the job now; where Slurm has bound it, those that it is bound to. Else on the fullest nodes
+    that have room, the lowest number first. A gang over several nodes gets the same GPUs on each, evenly,
+    since Slurm's GRES are asked for per node.
+
+    Args:
+        model: of the GPUs. Empty: of any.
+        consolidated: on as few nodes as its size allows, under one switch, or not at all; else on as few as
+            can be had.
+        scattered: on more nodes than its size needs.
+    """
+    if job.placement.allocation:
+        return _own(free, job)
+    if job.gpus > (free.count[model] if model else free.count.total()):
+        return None
+    for count in spreads(free, job, consolidated, model)[scattered:]:
+        share = job.gpus // count
+        one = count == 1
+        found = _one_node(free, job, model) if one else _nodes(free, job, model, count, share, consolidated)
+        if found is not None:
+            return found
+    return None
 
 
-def find_own(pool: Held, job: Job) -> GpuSet | None:
-    """GPUs for a bound job now."""
+def _own(free: Free, job: Job) -> GpuSet | None:
     own = own_gpus(job)
-    if len(own) == job.gpus and pool.all_idle(own):
+    if len(own) == job.gpus and free.all_idle(own):
         return own
     if job.may_move and job.floating:
-        free = [gpu for gpu in sorted(job.placement.allocation) if pool.all_free((gpu,))]
-        if len(free) >= job.gpus:
-            return frozenset(free[: job.gpus])
+        there = [gpu for gpu in sorted(job.placement.allocation) if free.all_free((gpu,))]
+        if len(there) >= job.gpus:
+            return frozenset(there[: job.gpus])
     return None
 
 
-def _find_anew(pool: GpuPool, job: Job, consolidated: bool) -> GpuSet | None:
-    """On the fullest nodes that have room, the lowest number first. A gang over several nodes gets the same
-    GPUs on each, evenly, since Slurm's GRES are asked for per node."""
-    if job.gpus > pool.free_count:
-        return None
-    for count in spreads(pool, job, consolidated):
-        share = job.gpus // count
-        found = _one_node(pool, job) if count == 1 else _nodes(pool, job, count, share, consolidated)
-        if found is not None:
-            return found
-    return None
-
-
-def find_scattered(pool: GpuPool, job: Job) -> GpuSet | None:
-    """GPUs for a job that is not bound, on more nodes than its size needs; on as few as can be had."""
-    for count in spreads(pool, job, consolidated=False)[1:]:
-        found = _nodes(pool, job, count, job.gpus // count, consolidated=False)
-        if found is not None:
-            return found
-    return None
-
-
-def spreads(pool: GpuPool, job: Job, consolidated: bool) -> list[int]:
-    """Over how many nodes the gang may be spread, the fewest first."""
-    counts = pool.spreads.of(job)
+def spreads(free: Free, job: Job, consolidated: bool, model: str = "") -> list[int]:
+    """Over how many nodes the gang may be spread, the fewest first. `model`: of their GPUs; empty: of any."""
+    counts = free.spreads.of(job, model)
     return counts[:1] if consolidated else counts
 
 
-def _one_node(pool: GpuPool, job: Job) -> GpuSet | None:
-    for slot in pool.with_room(job.gpus):
-        if accepts(slot.node, job, job.gpus):
-            return slot.gpus(pick(slot.free, job.gpus, len(slot.ids)))
+def tightest(free: Free, job: Job, nodes: Mapping[str, Node]) -> str | None:
+    """The node with the fewest free GPUs that takes the job, with the type of those it is or was on."""
+    here = gpu_type(job.placement.gpus or job.last, nodes)
+    for name in islice(free.fitting(job.gpus), _LOOKS):
+        if nodes[name].model == here and accepts(nodes[name], job, job.gpus):
+            return name
     return None
 
 
-def _nodes(pool: GpuPool, job: Job, count: int, share: int, consolidated: bool) -> GpuSet | None:
+def _one_node(free: Free, job: Job, model: str) -> GpuSet | None:
+    for slot in free.with_room(job.gpus, model):
+        if accepts(slot.node, job, job.gpus):
+            return frozenset(slot.gpus(pick(slot.free, job.gpus, slot.size)))
+    return None
+
+
+def _nodes(free: Free, job: Job, model: str, count: int, share: int, consolidated: bool) -> GpuSet | None:
     groups: dict[tuple[str, str], list[Slot]] = {}
     """By GPU model, and by switch where all must be under one."""
-    for slot in pool.with_room(share):
+    for slot in free.with_room(share, model):
         if not accepts(slot.node, job, share):
             continue
         group = groups.setdefault((slot.node.model, slot.node.switch if consolidated else ""), [])
@@ -120,7 +116,7 @@ def _common(fitting: list[Slot], count: int, share: int) -> GpuSet | None:
                 members.append(slot)
                 mask = both
                 if len(members) == count:
-                    picked = pick(mask, share, len(members[0].ids))
+                    picked = pick(mask, share, members[0].size)
                     return frozenset(gpu for member in members for gpu in member.gpus(picked))
     return None
 

@@ -35,20 +35,24 @@ class Spreads:
             ]
         return known
 
-    def of(self, job: Job) -> list[int]:
-        """The same for a job."""
-        return self.counts(job.gpus, job.request.nodes, job.request.gpu_types)
+    def of(self, job: Job, model: str = "") -> list[int]:
+        """The same for a job. `model`: of the GPUs that count; empty: all."""
+        types = job.request.gpu_types
+        if model and types and model not in types:
+            return []
+        return self.counts(job.gpus, job.request.nodes, (model,) if model else types)
 
-    def least_share(self, job: Job) -> int:
+    def least_share(self, job: Job, model: str = "") -> int:
         """The fewest of its GPUs that it can have on each node."""
-        counts = self.of(job)
+        counts = self.of(job, model)
         return max(1, job.gpus // (counts[-1] if counts else job.request.nodes or job.gpus))
 
-    def nowhere(self, job: Job, offers: Iterable[tuple[Node, int, int | None]]) -> Why | None:
-        """One sentence for a job that can never run here; None where it can. `offers`: the nodes, each with
-        what `refusal` asks of it; only looked at up to the first that can take a part of the job."""
+    def why_nowhere(self, job: Job, nodes: Iterable[tuple[Node, int, int | None]]) -> Why | None:
+        """One sentence for a job that none of these nodes can take; None where one can. `nodes`: each with
+        how many of its GPUs jobs may use, and its free host memory; None: not looked at. They are only looked
+        at up to the first that can take a part of the job."""
         share, words = self.least_share(job), set[str]()
-        for node, usable, memory_free_bytes in offers:
+        for node, usable, memory_free_bytes in nodes:
             why = refusal(job, node, usable, share, memory_free_bytes)
             if why is None:
                 never = self.why_not(job.gpus, job.request.nodes, job.request.gpu_types)

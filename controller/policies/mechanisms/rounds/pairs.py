@@ -14,7 +14,7 @@ from controller.model import GpuId, GpuSet, Job, Snapshot, rate_key
 from controller.policies.allocations.allocation import Jobs, Pair
 from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.speeds import Speeds, Together
-from controller.policies.moves.free import bindings
+from controller.policies.placement.free import bindings
 from controller.policies.placement.gangs import own_gpus
 from controller.policies.placement.sharing import can_join, peak_bytes, refusal_to_share, room_bytes
 
