@@ -20,7 +20,7 @@ from controller.policies.mechanisms.mechanism import Decision, Mechanism
 from controller.policies.mechanisms.row import WAITING, Row, arrival
 from controller.policies.moves.move import Move
 from controller.policies.moves.part import part, with_partners
-from controller.policies.placement.draft import Draft, hold
+from controller.policies.placement.draft import Draft
 from controller.policies.recalled import mapping
 
 _SAID_AT_ONCE = 2000
@@ -48,7 +48,7 @@ class Frame:
         # 2. What changes with time, and what was solved meanwhile.
         more = mechanism.advance(snapshot)
         # 3. Decide who runs where.
-        draft = Draft(mechanism, self._placements, self._moves_remember)
+        draft = self._draft.begin(self._moves_remember)
         decision = mechanism.decide(draft, more=more)
         # 4. Part jobs that may not share their GPUs any more.
         mark = draft.mark()
@@ -94,8 +94,7 @@ class Frame:
 
     def _reset(self, snapshot: Snapshot, memory: Memory) -> None:
         self._rows: dict[JobId, Row] = {}
-        self._placements: dict[JobId, Placement] = {}
-        """What jobs have as far as others are concerned."""
+        self._draft = Draft(self.mechanism)
         self._sharing: set[JobId] = set()
         """Jobs that were seen on GPUs together with others."""
         self._parted: set[JobId] = set()
@@ -128,20 +127,16 @@ class Frame:
                 self._parted.add(job_id)
             row.job, row.usage, row.profile = job, usage, snapshot.profile_of(job_id)
             (self._sharing.add if job.placement.shares_with else self._sharing.discard)(job_id)
-            self._hold(job_id, self.mechanism.held(job))
+            self._draft.hold(job_id, self.mechanism.held(job))
             touched.append(row)
         self.mechanism.follow(sorted(touched, key=arrival))
 
     def _forget(self, job_id: JobId) -> None:
-        self._hold(job_id, NOWHERE)
+        self._draft.hold(job_id, NOWHERE)
         self._rows.pop(job_id, None)
         self._unsaid.pop(job_id, None)
         for kept in (self._sharing, self._parted, self._off_gpus):
             kept.discard(job_id)
-
-    def _hold(self, job_id: JobId, placement: Placement) -> None:
-        if self._placements.get(job_id, NOWHERE) != placement:
-            hold(self.mechanism, self._placements, job_id, placement)
 
     # -- what is to be different ----------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ Source: Gandiva (OSDI'18) 3.4, 3.5.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from controller.model import GpuSet, Job, JobId, Reason, Snapshot, Verdict, Why, by_node, gpu_type, rate_key
@@ -37,7 +38,7 @@ class Separate:
         self._judge(snapshot, draft, trials, record)
         servers = _Servers(snapshot, draft)
         record.follow(snapshot, servers.jobs, self._migration.cooldown_seconds)
-        beside = [job for job in servers.jobs if servers.others(job)]
+        beside = [job for job in servers.jobs if servers.beside(job)]
         self._leave(snapshot, draft, beside, servers, trials, record)
         trials.save()
         record.save(draft)
@@ -152,38 +153,38 @@ class _Servers:
     """Who uses which, and what is free, as the draft has it."""
 
     def __init__(self, snapshot: Snapshot, draft: Draft) -> None:
-        self._nodes, self._free = snapshot.nodes, draft.free(snapshot)
-        self._on: dict[str, set[JobId]] = {}
-        """Jobs that run, or are to run there, by server."""
-        self._used = Counter[str]()
-        """How many GPUs they have."""
-        for job_id, placement in draft.placements.items():
-            for gpu in placement.gpus or snapshot.jobs[job_id].promised:
-                self._on.setdefault(gpu.node, set()).add(job_id)
-                self._used[gpu.node] += 1
+        self._snapshot, self._draft, self._free = snapshot, draft, draft.free(snapshot)
+        self._used = Counter(gpu.node for _, gpus in self._on() for gpu in gpus)
+        """GPUs of jobs that run, or are to run there, by server."""
         self.jobs = [job for job in snapshot.jobs.values() if _server(draft, job)]
         """Those that run on one server each, with their GPUs to themselves."""
+
+    def _on(self) -> Iterator[tuple[JobId, GpuSet]]:
+        jobs, placements = self._snapshot.jobs, self._draft.placements
+        return ((i, placement.gpus or jobs[i].promised) for i, placement in placements.items())
+
+    def beside(self, job: Job) -> int:
+        """GPUs that others use on its server."""
+        (name,) = by_node(job.placement.gpus)
+        return self._used[name] - job.gpus
 
     def others(self, job: Job) -> list[JobId]:
         """Those that run on its server too."""
         (name,) = by_node(job.placement.gpus)
-        return sorted(self._on[name] - {job.id})
+        return sorted(i for i, gpus in self._on() if i != job.id and any(gpu.node == name for gpu in gpus))
 
     def quieter(self, job: Job) -> str | None:
         """The server with the fewest GPUs in use that takes the job: fewer than others use beside it."""
-        (here,), kind = by_node(job.placement.gpus), gpu_type(job.placement.gpus, self._nodes)
-        beside = self._used[here] - job.gpus
+        nodes, beside = self._snapshot.nodes, self.beside(job)
+        kind = gpu_type(job.placement.gpus, nodes)
         fits = [
             name
             for name in self._free.fitting(job.gpus)
-            if self._used[name] < beside
-            and self._nodes[name].model == kind
-            and accepts(self._nodes[name], job, job.gpus)
+            if self._used[name] < beside and nodes[name].model == kind and accepts(nodes[name], job, job.gpus)
         ]
         return min(fits, key=self._used.__getitem__, default=None)
 
     def take(self, name: str, job: Job) -> GpuSet:
         """Free GPUs there, for this job."""
-        self._on.setdefault(name, set()).add(job.id)
         self._used[name] += job.gpus
         return frozenset(self._free.on(name)[: job.gpus])

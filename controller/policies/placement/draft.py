@@ -26,39 +26,34 @@ class Room(Protocol):
         self.change(job_id, after, before)
 
 
-def hold(room: Room, placements: dict[JobId, Placement], job_id: JobId, placement: Placement) -> Any:
-    """The job has this now. Returns what `restore` needs."""
-    undo = room.change(job_id, placements.get(job_id, NOWHERE), placement)
-    _set(placements, job_id, placement)
-    return undo
-
-
-def _set(placements: dict[JobId, Placement], job_id: JobId, placement: Placement) -> None:
-    if placement == NOWHERE:
-        placements.pop(job_id, None)
-    else:
-        placements[job_id] = placement
-
-
 class Draft:
-    """Placements by job; jobs without one are nowhere."""
+    """Placements by job; jobs without one are nowhere. It is kept from plan to plan."""
 
     def __init__(
-        self, room: Room, placements: dict[JobId, Placement], remembered: Mapping[str, Any] | None = None
+        self,
+        room: Room,
+        placements: Mapping[JobId, Placement] | None = None,
+        remembered: Mapping[str, Any] | None = None,
     ) -> None:
-        """`placements` is changed in place. `remembered`: what moves remember, JSON by a name of theirs."""
-        self._room, self._placements = room, placements
-        self._log: list[tuple[JobId, Placement, Placement, Any]] = []
+        self._room, self._placements = room, dict(placements or {})
         self._free: Free | None = None
-        self._moved: set[JobId] = set()
-        """Jobs that still have in it what they left since it was looked at."""
+        self._stale: set[JobId] = set()
+        """Jobs that may have other GPUs than it says."""
+        self.begin(remembered or {})
+
+    def begin(self, remembered: Mapping[str, Any]) -> Draft:
+        """A plan begins. `remembered`: what moves remember, JSON by a name of theirs."""
+        self._log: list[tuple[JobId, Placement, Placement, Any]] = []
+        self._looked = False
+        """A move looks at what is free: it sees what others get meanwhile."""
         self.said: dict[JobId, str] = {}
         self.moved: list[Moved] = []
         """What moves did. No rollback changes it."""
-        self.remembered = dict(remembered or {})
+        self.remembered = dict(remembered)
         """What moves remember from this plan on. No rollback changes it."""
         self.wake_at = math.inf
         """When a move wants to be asked again, at the latest."""
+        return self
 
     def of(self, job_id: JobId) -> Placement:
         """What the job has as things stand."""
@@ -68,16 +63,29 @@ class Draft:
     def placements(self) -> Mapping[JobId, Placement]:
         return self._placements
 
+    def hold(self, job_id: JobId, placement: Placement) -> None:
+        """The job has this now, as it was observed."""
+        if self.of(job_id) != placement:
+            self._room.change(job_id, self.of(job_id), placement)
+            self._set(job_id, placement)
+
     def put(self, job_id: JobId, placement: Placement) -> None:
         """The job is to have this instead."""
         before = self.of(job_id)
-        if before == placement:
-            return
-        undo = hold(self._room, self._placements, job_id, placement)
-        self._log.append((job_id, before, placement, undo))
+        if before != placement:
+            undo = self._room.change(job_id, before, placement)
+            self._log.append((job_id, before, placement, undo))
+            self._set(job_id, placement)
+
+    def _set(self, job_id: JobId, placement: Placement) -> None:
+        if placement == NOWHERE:
+            self._placements.pop(job_id, None)
+        else:
+            self._placements[job_id] = placement
         if self._free is not None:
-            self._free.hold(job_id, self._free.held(job_id) | placement.held)
-            self._moved.add(job_id)
+            self._stale.add(job_id)
+            if self._looked:
+                self._free.hold(job_id, self._free.held(job_id) | placement.held)
 
     def free(self, snapshot: Snapshot) -> Free:
         """GPUs that a move can give: no job has or awaits them, and Slurm can bind one more job to them. Of
@@ -86,13 +94,15 @@ class Draft:
         It follows what is put into the draft. What jobs leave is free when it is asked for again.
         """
         if self._free is None:
-            bound, cards = bindings(snapshot), chain.from_iterable(n.gpus for n in snapshot.nodes.values())
-            held = {job_id: placement.held for job_id, placement in self._placements.items()}
-            held[NOBODY] = frozenset(gpu.id for gpu in cards if bound[gpu.id] >= gpu.shards)
-            self._free = Free(snapshot.nodes, held)
-        for job_id in self._moved:
+            self._free, self._stale = Free(snapshot.nodes), set(self._placements)
+        if not self._looked:
+            self._looked, bound = True, bindings(snapshot)
+            cards = chain.from_iterable(node.gpus for node in snapshot.nodes.values())
+            full = frozenset(gpu.id for gpu in cards if bound[gpu.id] >= gpu.shards)
+            self._free.hold(NOBODY, full)
+        for job_id in self._stale:
             self._free.hold(job_id, self.of(job_id).held)
-        self._moved.clear()
+        self._stale.clear()
         return self._free
 
     def say(self, job_id: JobId, sentence: str) -> None:
@@ -125,8 +135,8 @@ class Draft:
         while len(self._log) > mark:
             job_id, before, after, undo = self._log.pop()
             self._room.restore(job_id, before, after, undo)
-            _set(self._placements, job_id, before)
-            if self._free is not None:
+            self._set(job_id, before)
+            if self._free is not None and self._looked:
                 self._free.hold(job_id, before.held)
 
     def put_since(self, mark: int = 0) -> set[JobId]:
