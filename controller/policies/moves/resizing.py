@@ -93,10 +93,7 @@ class Needs:
     def __init__(self, snapshot: Snapshot, draft: Draft, waiting: Iterable[Job]) -> None:
         self._snapshot, self._draft = snapshot, draft
         self._largest = max((len(node.gpus) for node in snapshot.nodes.values()), default=1)
-        kinds: dict[object, Job] = {}
-        for job in waiting:
-            kinds.setdefault(self.kind(job), job)
-        self._jobs = tuple(kinds.values())
+        self._jobs = tuple({self.kind(job): job for job in waiting}.values())
 
     def kind(self, job: Job) -> object:
         """Equal for jobs that fit in the same places."""

@@ -13,9 +13,6 @@ from controller.model import GpuSet, JobId, Node, by_node
 from controller.policies.placement.groups import Spreads
 from controller.policies.placement.servers import Server, empty_servers
 
-_REFILE_ALL = 200
-"""From so many changed servers on, filing all anew is cheaper than moving each."""
-
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -45,7 +42,8 @@ class Fleet:
         self._shared: dict[int, list[tuple[float, int]]] = {}
         self._unassigned: list[tuple[int, int]] = []
         self._free: list[tuple[int, int]] = []
-        self._filed: dict[str, tuple[list[Any], tuple[float, int], tuple[int, int] | None]] = {}
+        self._filed: dict[str, list[tuple[list[Any], tuple[float, int]]]] = {}
+        """In which drawers each server is, under which keys."""
         self._stale = set(self.servers)
 
     # -- who is where ---------------------------------------------------------------------------------
@@ -153,43 +151,25 @@ class Fleet:
         return self._free[-1][0] if self._free else 0
 
     def _settle(self) -> None:
-        if len(self._stale) > _REFILE_ALL:
-            self._shared, self._unassigned, self._free, self._filed = {}, [], [], {}
-            for server in self._numbered:
-                drawer, key, free = self._where(server)
-                drawer.append(key)
-                if free is not None:
-                    self._free.append(free)
-                self._filed[server.node.name] = (drawer, key, free)
-            self._unassigned.sort()
-            self._free.sort()
-            for drawer in self._shared.values():
-                drawer.sort()
-        else:
-            for name in self._stale:
-                old_drawer, old_key, old_free = self._filed.get(name, ([], (0.0, 0), None))
-                if name in self._filed:
-                    del old_drawer[bisect_left(old_drawer, old_key)]
-                if old_free is not None:
-                    del self._free[bisect_left(self._free, old_free)]
-                drawer, key, free = self._filed[name] = self._where(self.servers[name])
+        for name in self._stale:
+            for drawer, key in self._filed.get(name, ()):
+                del drawer[bisect_left(drawer, key)]
+            self._filed[name] = self._drawers_of(self.servers[name])
+            for drawer, key in self._filed[name]:
                 insort(drawer, key)
-                if free is not None:
-                    insort(self._free, free)
         self._stale.clear()
 
-    def _where(self, server: Server) -> tuple[list[Any], tuple[float, int], tuple[int, int] | None]:
-        number, free = server.number, server.free
-        size = self.affinity.get(server.node.name)
-        drawer: list[Any]
-        if size is not None:
-            drawer, key = self._shared.setdefault(size, []), (server.load, number)
-        elif not server.members:
-            drawer, key = self._unassigned, (len(server.usable), number)
+    def _drawers_of(self, server: Server) -> list[tuple[list[Any], tuple[float, int]]]:
+        number, size = server.number, self.affinity.get(server.node.name)
+        found: list[tuple[list[Any], tuple[float, int]]] = []
+        if size is None and not server.members:
+            found.append((self._unassigned, (len(server.usable), number)))
         else:
-            # (A job's own node, before its affinity is settled.)
-            drawer, key = self._shared.setdefault(0, []), (server.load, number)
-        return drawer, key, (free, number) if free > 0 else None
+            # 0: it has jobs, before its affinity is settled.
+            found.append((self._shared.setdefault(size or 0, []), (server.load, number)))
+        if server.free > 0:
+            found.append((self._free, (server.free, number)))
+        return found
 
 
 def settled_affinity(current: int | None, gangs: Iterable[tuple[int, int]]) -> int | None:
