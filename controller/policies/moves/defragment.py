@@ -49,9 +49,11 @@ class Defragment:
         tried: set[tuple[object, ...]] = set()
         for job in sorted(waiting, key=lambda job: (-job.priority_class, job.submit_time, job.id)):
             shape = (job.signature, job.priority_class)
-            if shape in tried or servers.takes(job):
+            if shape in tried:
                 continue
             tried.add(shape)
+            if servers.takes(job):
+                continue
             for name in servers.nearly_free():
                 moves = servers.cleared(name, job, migrations.may_go)
                 moved = [snapshot.jobs[job_id] for job_id in moves]
@@ -78,17 +80,13 @@ class _Servers:
         """`free_fraction`: of a node that is nearly free."""
         self._snapshot, self._draft, self._free_fraction = snapshot, draft, free_fraction
         self.free = draft.free(snapshot)
-        self._takes: dict[object, bool] = {}
         self._clearings = _CLEARINGS
 
     def takes(self, job: Job) -> bool:
         """Whether a node takes the job as things stand."""
-        shape = job.signature
-        if shape not in self._takes:
-            tried = list(islice(self.free.fitting(job.gpus, emptiest=True), _LOOKS))
-            # Where not all were looked at, it may be that one does.
-            self._takes[shape] = len(tried) == _LOOKS or any(self._accepts(name, job) for name in tried)
-        return self._takes[shape]
+        tried = list(islice(self.free.fitting(job.gpus, emptiest=True), _LOOKS))
+        # Where not all were looked at, it may be that one does.
+        return len(tried) == _LOOKS or any(self._accepts(name, job) for name in tried)
 
     def _accepts(self, name: str, job: Job) -> bool:
         return accepts(self._snapshot.nodes[name], job, job.gpus)

@@ -76,10 +76,10 @@ class Locality:
 
 
 class _Places:
-    """Free GPUs as the draft has them, made when they are asked for."""
+    """What is free as the draft has it, and where spread jobs are."""
 
     def __init__(self, snapshot: Snapshot, draft: Draft, spread: list[Job]) -> None:
-        """`spread`: jobs that may have their own GPUs among others."""
+        """`spread`: jobs that have GPUs on several servers."""
         self._nodes, free = snapshot.nodes, draft.free(snapshot)
         held = {job.id: job.placement.gpus for job in spread if draft.of(job.id) == job.placement}
         others = {gpu.id for node in snapshot.nodes.values() for gpu in node.gpus}.difference(*held.values())

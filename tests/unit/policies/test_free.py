@@ -15,6 +15,7 @@ from controller.policies.placement.free import Free
 from controller.policies.placement.gangs import find
 from tests.unit.draws import draws
 from tests.unit.policies.ideal import gpu_set, make_job, make_node, suspended
+from tests.unit.policies.test_pack_trials import Nothing
 
 
 def room(sizes: dict[str, int], free: set[GpuId], gpus: int) -> GpuSet | None:
@@ -74,13 +75,6 @@ def ordered(index: Free, free: dict[str, list[GpuId]]) -> None:
         by_most = sorted(fits, key=lambda n: (-len(free[n]), n))
         assert list(index.fitting(least, most, emptiest=True)) == by_most
     assert all(index.on(name) == gpus and index.count_on(name) == len(gpus) for name, gpus in free.items())
-
-
-class Nothing:
-    """No mechanism plans."""
-
-    def change(self, *_: object) -> None: ...
-    def restore(self, *_: object) -> None: ...
 
 
 def test_what_a_draft_frees_is_free_at_the_next_look_and_what_it_gives_at_once() -> None:
