@@ -19,5 +19,5 @@ from controller.journal.records import (
 )
 from controller.journal.writer import Journal
 
-JournalPort: TypeAlias = Journal | MemoryJournal
-"""What the loop writes to: a file, or the same in memory. `Journal` says what the calls mean."""
+JournalPort: TypeAlias = Journal
+"""What the loop writes to: a file, or the same in memory."""

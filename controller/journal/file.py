@@ -27,6 +27,8 @@ from controller.journal.schema import migrate
 
 log = logging.getLogger(__name__)
 
+IN_MEMORY = Path(":memory:")
+"""In the place of a file: SQLite's name for what is gone when it is closed."""
 BUSY_SECONDS = 2.0
 """How long a call waits for another process that holds the file."""
 
@@ -126,8 +128,8 @@ class JournalFile:
             with contextlib.suppress(sqlite3.Error):
                 return self._connect(exclusive=True)
         self.makeshift = Makeshift.MEMORY
-        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        migrate(connection, ":memory:")
+        connection = sqlite3.connect(IN_MEMORY, isolation_level=None, check_same_thread=False)
+        migrate(connection, str(IN_MEMORY))
         return connection
 
     def _connect(self, *, exclusive: bool = False) -> sqlite3.Connection:
@@ -144,7 +146,8 @@ class JournalFile:
                 connection.execute(f"PRAGMA journal_size_limit = {64 << 20}")
                 quick_check(connection, self.path)
                 migrate(connection, str(self.path))
-            self._identity = self.path.stat()
+            if self.path != IN_MEMORY:
+                self._identity = self.path.stat()
         except BaseException:
             connection.close()
             raise

@@ -2,7 +2,7 @@
 """What goes into the journal and what comes out."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, fields, replace
+from dataclasses import field, fields
 from typing import Any
 
 from controller.model import GpuId, GpuSet, JobId, Reason, value
@@ -14,8 +14,8 @@ MAX_TEXT = 2000
 
 @value(kw_only=True)
 class JobRecord:
-    """What the journal keeps of a job. Written again whenever it changes; `merged` says what stays of the
-    earlier record."""
+    """What the journal keeps of a job. Written again whenever it changes; `statements.JOB` says what
+    stays of the earlier record."""
 
     id: JobId
     user: str
@@ -138,23 +138,6 @@ class OpenOperation:
     step: str
     """The last step that was recorded; empty: none."""
     step_time: float | None = None
-
-
-def merged(known: JobRecord, new: JobRecord) -> JobRecord:
-    """The newer record of a job over the earlier one. A requeued job gets a new submit time from Slurm; the
-    first submission and the first start stay, counters never shrink, and None leaves what is known. An end
-    that is told again is not earlier than it was: Slurm's is too early for a job that ended suspended."""
-    kept: dict[str, Any] = {}
-    for name, first in (("submit_time", min), ("start_time", min), ("moves", max), ("suspends", max)):
-        was, now = getattr(known, name), getattr(new, name)
-        if was is not None and was != now:
-            kept[name] = was if now is None else first(was, now)
-    if known.state == new.state and new.end_time is not None:
-        kept["end_time"] = max(known.end_time or new.end_time, new.end_time)
-    for name in ("step_seconds", "exit_code", "peak_memory_bytes", "utilization_fraction"):
-        if getattr(new, name) is None and (was := getattr(known, name)) is not None:
-            kept[name] = was
-    return replace(new, **kept) if kept else new
 
 
 def stored_text(text: str) -> str:

@@ -42,7 +42,9 @@ COUNT_SLICE = """
 CLOSE_SLICE = "UPDATE slices SET end = max(start, ?), reason = ? WHERE job_id = ? AND end IS NULL"
 CARRY_OVER = "INSERT INTO usage VALUES (?, ?, ?, ?, '', ?, ?) ON CONFLICT DO NOTHING"
 
-# -- jobs, decisions and events. `records.merged` says the same of a job in Python.
+# -- jobs, decisions and events. A requeued job gets a new submit time from Slurm; the first submission and
+# the first start stay, counters never shrink, and NULL leaves what is known. An end that is told again is not
+# earlier than it was: Slurm's is too early for a job that ended suspended.
 
 JOB = """
     INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)

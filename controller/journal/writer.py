@@ -228,7 +228,7 @@ class Journal(Store):
     # -- jobs, decisions and events
 
     def upsert_job(self, job: JobRecord) -> None:
-        """A job is new or has changed. `records.merged` says what stays of an earlier record."""
+        """A job is new or has changed. `statements.JOB` says what stays of an earlier record."""
         with self.lock:
             if job.end_time is not None:
                 self._last_decision.pop(job.id, None)

@@ -14,7 +14,9 @@ from controller.model import GpuId, JobId, value
 from controller.settings.schema import Settings
 from controller.simulation.traces import TraceJob
 
-_PREEMPTIONS = ("suspend", "requeue", "migrate")
+_PREEMPTIONS = """
+    SELECT job_id, count(*) FROM operations WHERE kind IN ('suspend', 'requeue', 'migrate') GROUP BY job_id
+"""
 
 
 @value
@@ -66,7 +68,7 @@ def job_outcomes(
     slices: defaultdict[JobId, list[Slice]] = defaultdict(list)
     for piece in journal.slices:
         slices[piece.job_id].append(piece)
-    preemptions = Counter(o.job_id for o in journal.operations.values() if o.kind in _PREEMPTIONS)
+    preemptions = Counter({JobId(job_id): count for job_id, count in journal.read(_PREEMPTIONS)})
     return tuple(
         JobOutcome(
             id=job.id,

@@ -140,6 +140,7 @@ def test_a_later_record_changes_what_it_names_and_keeps_the_rest(path: Path) -> 
         journal.upsert_job(
             record(submit_time=300.0, start_time=310.0, moves=2, state="COMPLETED", end_time=400.0)
         )
+        journal.upsert_job(record(moves=1, state="COMPLETED", end_time=390.0))
     kept = only(path).record
     assert (kept.submit_time, kept.start_time) == (100, 120), "a requeue must not hide the first submission"
     assert (kept.step_seconds, kept.moves, kept.state, kept.end_time) == (0.5, 2, "COMPLETED", 400)

@@ -22,9 +22,9 @@ def test_operations_are_written_step_by_step() -> None:
     assert (found.job_id, found.kind, found.begin, found.step) == (ONE, "suspend", 10.0, "pause")
     recorder.operation_ends(number, Outcome.FAILED, "rank 1 did not stop", 12.0)
     assert journal.open_operations() == []
-    operation = journal.operations[number]
-    assert (operation.gpus, operation.reason) == (A0, "its slice is over")
-    assert (operation.end, operation.outcome, operation.error) == (12.0, "failed", "rank 1 did not stop")
+    rows = journal.read("SELECT detail, end, outcome, error FROM operations WHERE op_id = ?", number)
+    detail = '{"gpus": ["n1:0"], "reason": "its slice is over"}'
+    assert rows == [(detail, 12.0, "failed", "rank 1 did not stop")]
 
 
 def test_an_operation_is_a_decision() -> None:

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import io
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from controller.api.answers import Answers
 from controller.api.live import Health, LiveState
 from controller.api.messages import ExplainMessage, GpusMessage, JobsMessage, TimelineMessage
 from controller.api.metrics import Metrics
-from controller.journal import Journal, JournalReader
+from controller.journal import JournalReader
 from controller.journal.memory import MemoryJournal
 from controller.loop.loop import Turn
 from controller.model import JobId
@@ -103,16 +105,9 @@ class Seen:
 
 def written(memory: MemoryJournal, path: Path) -> None:
     """The journal of a simulation, in a file."""
-    with Journal(path) as journal:
-        for record in memory.jobs.values():
-            journal.upsert_job(record)
-        for piece in sorted(memory.slices, key=lambda piece: piece.start):
-            journal.open_slice(piece.job_id, piece.gpus, piece.start)
-            journal.close_slice(piece.job_id, piece.end or piece.start, piece.reason)
-        for each in memory.decisions:
-            journal.record_decision(each.time, each.job_id, each.action, each.reason, each.gpus)
-        for event in memory.events:
-            journal.record_event(event.time, event.job_id, event.node, event.kind, event.message, event.gain)
+    memory.flush()
+    with closing(sqlite3.connect(path)) as file:
+        memory.file.connection.backup(file)
 
 
 def run(settings: str, jobs: list[TraceJob], gpus: int, folder: Path, *, search: str | None = None) -> Seen:

@@ -171,7 +171,7 @@ class History:
         await asyncio.gather(self._running, return_exceptions=True)
         await asyncio.sleep(0)
         self._journal.commit()
-        if isinstance(self._journal, Journal):
+        if self._way.file:
             self._journal.close()
         self._note("killed")
 
