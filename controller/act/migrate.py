@@ -5,20 +5,24 @@ It starts from that generation on the GPUs that are promised to it.
 A suspended job gets no GPU for that: Slurm lets its processes run, and its sessions save from host memory.
 """
 
+import asyncio
+import contextlib
 import logging
+from collections.abc import AsyncIterator
 
 from controller.act.actions import Migrate
 from controller.act.recorder import Step
 from controller.act.requeue import back_to_queue, reserve, reserve_later
 from controller.act.resume import once_thawed, put_back, stays_off
-from controller.act.site import PLACE_RETRY_SECONDS, JobEnded, Operation
+from controller.act.site import NODE_CALL_SECONDS, PLACE_RETRY_SECONDS, JobEnded, Operation, gather
 from controller.act.suspend import pause
-from controller.act.warming import warmed_up
 from controller.errors import GandivaError, NodeError, NodeUnreachable
-from controller.model import IN_HOST_MEMORY
+from controller.model import IN_HOST_MEMORY, by_node
 from controller.nodes.protocol import Saved
 
 log = logging.getLogger(__name__)
+
+WARM_SECONDS = 60.0
 
 
 async def migrate(operation: Operation, action: Migrate) -> None:
@@ -28,7 +32,7 @@ async def migrate(operation: Operation, action: Migrate) -> None:
     reserved = await reserve(operation, action.reserve)
     began = site.clock.now()
     try:
-        async with warmed_up(operation):
+        async with _warmed_up(operation):
             await _get_ready(operation)
             saved = await _save(operation)
     except GandivaError as failure:
@@ -49,6 +53,33 @@ async def migrate(operation: Operation, action: Migrate) -> None:
         raise
     if not reserved:
         await reserve_later(operation, action.reserve)
+
+
+@contextlib.asynccontextmanager
+async def _warmed_up(operation: Operation) -> AsyncIterator[None]:
+    """While the job leaves its node, the nodes that it migrates to read the files of its programs. Nothing
+    waits for these nodes, and what fails costs time only."""
+    task = asyncio.create_task(_warm_up(operation), name=f"warm-up-{operation.job.id}")
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def _warm_up(operation: Operation) -> None:
+    site, job = operation.site, operation.job
+    here = by_node(job.placement.allocation)
+    there = by_node(site.memory.of(job.id).promised).keys() - here.keys()
+    if not there:
+        return
+    try:
+        files = await site.nodes.mapped(min(here), job.id, deadline_seconds=NODE_CALL_SECONDS)
+        await gather(
+            site.nodes.warm(node, uid=job.uid, files=files, deadline_seconds=WARM_SECONDS)
+            for node in sorted(there)
+        )
+    except NodeError as error:
+        log.info("job %s: its programs are not read before it starts: %s", job.id, error)
 
 
 async def _get_ready(operation: Operation) -> None:

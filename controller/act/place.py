@@ -8,14 +8,7 @@ from collections.abc import Collection
 from controller.act import residuals
 from controller.act.actions import Place
 from controller.act.recorder import Step
-from controller.act.site import (
-    NODE_CALL_SECONDS,
-    PLACE_RETRY_SECONDS,
-    JobEnded,
-    Operation,
-    Site,
-    gather,
-)
+from controller.act.site import NODE_CALL_SECONDS, PLACE_RETRY_SECONDS, JobEnded, Operation, Site, put
 from controller.errors import ClusterRefused, ClusterUnavailable, GandivaError, UnknownJob
 from controller.model import GpuSet, Job, JobId, by_node
 from controller.observe.memory import group
@@ -49,7 +42,9 @@ async def place(operation: Operation, action: Place) -> None:
     try:
         residuals.require_room(job, action.gpus, site.seen, site.left)
         operation.step(Step.PREPARE)
-        await _prepare(site, job, action)
+        beside, seconds = site.beside(job.id), NODE_CALL_SECONDS
+        allocation, prepare = action.allocation, site.nodes.prepare
+        await put(prepare, job.id, action.gpus, allocation, beside, seconds, uid=job.uid)
         operation.step(Step.BIND)
         await site.cluster.bind(job.id, action.allocation)
         operation.step(Step.RELEASE)
@@ -107,22 +102,6 @@ def _charge(site: Site, job: SlurmJob, gpus: GpuSet, released: float) -> None:
         end = min(since + max(0.0, job.end_time - job.start_time), now)
         if site.memory.stopped(job.id, end):
             site.recorder.slice_ends(job.id, "job ended", end)
-
-
-async def _prepare(site: Site, job: Job, action: Place) -> None:
-    wanted = by_node(action.gpus)
-    await gather(
-        site.nodes.prepare(
-            node,
-            job.id,
-            uid=job.uid,
-            gpus=wanted.get(node, ordinals),
-            binding=ordinals,
-            beside=site.beside(job.id),
-            deadline_seconds=NODE_CALL_SECONDS,
-        )
-        for node, ordinals in by_node(action.allocation).items()
-    )
 
 
 async def _await_start(site: Site, job_id: JobId) -> SlurmJob:

@@ -56,13 +56,11 @@ async def reserve(operation: Operation, gpus: GpuSet) -> bool:
     False: that is left for later. Other jobs of ours have all of these GPUs in Slurm, which keeps ordinary
     ones off them as well, and a reservation may need a core that they take.
     """
-    site, job, seconds = operation.site, operation.job, operation.site.settings.cluster.reserve_seconds
-    if not gpus or not seconds:
+    site, job = operation.site, operation.job
+    if not gpus or not site.settings.cluster.reserve_seconds:
         return True
-    operation.step(Step.RESERVE)
-    site.reservations.made(job.id, gpus)
     try:
-        await site.cluster.reserve(job.id, gpus, seconds)
+        await _reserve(operation, gpus)
     except ClusterError as error:
         if isinstance(error, ClusterRefused) and all(site.ledger.allocated({gpu}) for gpu in gpus):
             return False
@@ -76,14 +74,19 @@ async def reserve(operation: Operation, gpus: GpuSet) -> bool:
 async def reserve_later(operation: Operation, gpus: GpuSet) -> None:
     """The job has left its GPUs and cannot go back: without a reservation it takes its chance."""
     site, job = operation.site, operation.job
-    operation.step(Step.RESERVE)
-    site.reservations.made(job.id, gpus)
     try:
-        await site.cluster.reserve(job.id, gpus, site.settings.cluster.reserve_seconds)
+        await _reserve(operation, gpus)
     except ClusterError as error:
         message = f"an ordinary job may get {names(gpus)}, where the job migrates to: {error}"
         site.recorder.event("reserve-failed", message, site.clock.now(), job.id)
         log.warning("job %s: %s", job.id, message)
+
+
+async def _reserve(operation: Operation, gpus: GpuSet) -> None:
+    site, job_id = operation.site, operation.job.id
+    operation.step(Step.RESERVE)
+    site.reservations.made(job_id, gpus)
+    await site.cluster.reserve(job_id, gpus, site.settings.cluster.reserve_seconds)
 
 
 async def cancel(operation: Operation, action: Cancel) -> None:

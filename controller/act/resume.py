@@ -3,13 +3,13 @@
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from controller.act import residuals
 from controller.act.actions import Resume
 from controller.act.recorder import Step
-from controller.act.site import PLACE_RETRY_SECONDS, JobEnded, Operation, Site, gather
+from controller.act.site import PLACE_RETRY_SECONDS, JobEnded, Operation, Site, put
 from controller.errors import GandivaError, NodeError, NodeUnreachable
 from controller.model import GpuSet, Job, JobId, Phase, by_node
 
@@ -37,7 +37,8 @@ async def resume(operation: Operation, action: Resume) -> None:
     try:
         if site.suspends_in_slurm or job.phase is not Phase.YIELDED:
             operation.step(Step.SLURM_RESUME)
-            await _on_nodes(site, job, action.gpus, beside, site.nodes.open)
+            seconds = site.settings.suspend.resume_deadline_seconds
+            await put(site.nodes.open, job.id, action.gpus, job.placement.allocation, beside, seconds)
             await site.patiently(site.cluster.resume, job.id)
         operation.step(Step.NODE_RESUME)
         asked_at = site.clock.now()
@@ -74,7 +75,8 @@ async def stays_off(site: Site, job: Job) -> None:
 
 async def put_back(site: Site, job: Job, gpus: GpuSet, beside: frozenset[JobId]) -> None:
     """The job's state returns to its GPUs on all nodes. `beside`: jobs that may have memory on them too."""
-    await once_thawed(site, job, lambda: _on_nodes(site, job, gpus, beside, site.nodes.resume))
+    allocation, seconds = job.placement.allocation, site.settings.suspend.resume_deadline_seconds
+    await once_thawed(site, job, lambda: put(site.nodes.resume, job.id, gpus, allocation, beside, seconds))
 
 
 async def once_thawed(site: Site, job: Job, call: Callable[[], Awaitable[T]]) -> T:
@@ -92,24 +94,3 @@ async def once_thawed(site: Site, job: Job, call: Callable[[], Awaitable[T]]) ->
         await site.patiently(site.cluster.suspend, job.id)
         await site.patiently(site.cluster.resume, job.id)
         return await call()
-
-
-async def _on_nodes(
-    site: Site,
-    job: Job,
-    gpus: GpuSet,
-    beside: frozenset[JobId],
-    call: Callable[..., Coroutine[Any, Any, None]],
-) -> None:
-    wanted = by_node(gpus)
-    await gather(
-        call(
-            node,
-            job.id,
-            gpus=wanted.get(node, ordinals),
-            binding=ordinals,
-            beside=beside,
-            deadline_seconds=site.settings.suspend.resume_deadline_seconds,
-        )
-        for node, ordinals in by_node(job.placement.allocation).items()
-    )

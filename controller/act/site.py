@@ -159,11 +159,35 @@ class Operation:
     abandoned: bool = False
 
     def step(self, step: Step) -> None:
-        """The next step begins."""
         if self.abandoned:
             # A call that ends as it is cancelled may swallow that: `asyncio.wait_for` before Python 3.12.
             raise asyncio.CancelledError
         self.site.recorder.operation_step(self.number, step, self.site.clock.now())
+
+
+async def put(
+    call: Callable[..., Coroutine[Any, Any, None]],
+    job_id: JobId,
+    gpus: GpuSet,
+    allocation: GpuSet,
+    beside: frozenset[JobId],
+    deadline_seconds: float,
+    **more: int,
+) -> None:
+    """A call of `NodePort` with a `Place`, at each node of the allocation. `more`: what else it takes."""
+    wanted = by_node(gpus)
+    await gather(
+        call(
+            node,
+            job_id,
+            gpus=wanted.get(node, ordinals),
+            binding=ordinals,
+            beside=beside,
+            deadline_seconds=deadline_seconds,
+            **more,
+        )
+        for node, ordinals in by_node(allocation).items()
+    )
 
 
 async def gather(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
