@@ -52,22 +52,7 @@ def summary(outcome: Outcome) -> dict[str, str | int | float]:
     }
 
 
-def write_jobs(outcomes: Sequence[Outcome], file: TextIO, *, labelled: bool) -> None:
-    """One line per job, as CSV. `labelled`: with a column that says of which simulation."""
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow((*(("policy",) if labelled else ()), *_JOB_COLUMNS))
-    for outcome in outcomes:
-        for job in outcome.jobs:
-            times = (job.submit_seconds, job.start_seconds, job.end_seconds, job.jct_seconds)
-            more = (job.queueing_seconds, job.run_seconds)
-            numbers = [f"{value:.3f}".rstrip("0").rstrip(".") for value in (*times, *more)]
-            label = (outcome.label,) if labelled else ()
-            writer.writerow((*label, job.id, job.gpus, *numbers, job.preemptions, job.migrations))
-
-
-_JOB_COLUMNS = (
-    "job_id",
-    "gpus",
+_JOB_NUMBERS = (
     "submit_seconds",
     "start_seconds",
     "end_seconds",
@@ -77,6 +62,17 @@ _JOB_COLUMNS = (
     "preemptions",
     "migrations",
 )
+
+
+def write_jobs(outcomes: Sequence[Outcome], file: TextIO, *, labelled: bool) -> None:
+    """One line per job, as CSV. `labelled`: with a column that says of which simulation."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow((*(("policy",) if labelled else ()), "job_id", "gpus", *_JOB_NUMBERS))
+    for outcome in outcomes:
+        label = (outcome.label,) if labelled else ()
+        for job in outcome.jobs:
+            numbers = (f"{getattr(job, name):.3f}".rstrip("0").rstrip(".") for name in _JOB_NUMBERS)
+            writer.writerow((*label, job.id, job.gpus, *numbers))
 
 
 def assumptions(outcomes: Sequence[Outcome]) -> list[str]:

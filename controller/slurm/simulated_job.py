@@ -140,25 +140,11 @@ def request_text(
     *,
     nodes: int | None = 1,
     weight: float = 1.0,
-    suspend: str | None = None,
-    migrate: bool | None = None,
-    pack: bool | None = None,
-    model: str | None = None,
-    search: str | None = None,
-    gpu_types: tuple[str, ...] = (),
-    max_gpus: int | None = None,
+    **wishes: str | bool | int | tuple[str, ...] | None,
 ) -> str:
-    """An `admin_comment` as the job_submit module writes it."""
+    """An `admin_comment` as the job_submit module writes it. `wishes`: by their keys there; None and an empty
+    tuple are none."""
     message: dict[str, object] = {"v": 1, "gpus_per_node": None, "weight": weight}
     message |= {"gpus_per_node": gpus // nodes, "nodes": nodes} if nodes else {"gpus": gpus}
-    asked = {
-        "suspend": suspend,
-        "migrate": migrate,
-        "pack": pack,
-        "model": model,
-        "search": search,
-        "gpu_types": gpu_types or None,
-        "max_gpus": max_gpus,
-    }
-    message |= {name: wish for name, wish in asked.items() if wish is not None}
+    message |= {name: wish for name, wish in wishes.items() if wish not in (None, ())}
     return PREFIX + json.dumps(message, separators=(",", ":"))
