@@ -65,7 +65,6 @@ class Executor:
         return {**self._ended, **{job_id: operation.flight for job_id, operation in self._operations.items()}}
 
     def sync(self, snapshot: Snapshot) -> None:
-        """Take over who holds which GPU."""
         self.site.ledger.sync(snapshot)
         self.site.seen = snapshot
         if self.site.left:

@@ -36,7 +36,6 @@ class Ledger:
         self._notify()
 
     def holders(self, gpus: Iterable[GpuId]) -> set[JobId]:
-        """Jobs that hold any of these GPUs."""
         return self._held.having_any(gpus)
 
     def allocated(self, gpus: Iterable[GpuId]) -> set[JobId]:

@@ -31,8 +31,6 @@ class Step(str, enum.Enum):
 
 
 class Outcome(str, enum.Enum):
-    """How an operation ended."""
-
     DONE = "done"
     FAILED = "failed"
     JOB_ENDED = "job-ended"
@@ -56,7 +54,6 @@ class Recorder:
         self._journal.step_operation(operation, step.value, now)
 
     def operation_ends(self, operation: int, outcome: Outcome, error: str, now: float) -> None:
-        """It is over."""
         self._journal.end_operation(operation, outcome.value, now, error)
 
     def slice_begins(self, job_id: JobId, gpus: GpuSet, now: float) -> None:
@@ -68,7 +65,6 @@ class Recorder:
         self._journal.close_slice(job_id, now, reason)
 
     def moved(self, moved: Moved, reason: str, now: float) -> None:
-        """What a move did to a job."""
         kind = f"{moved.move}-{moved.verdict.value}"
         self._journal.record_event(now, moved.job_id, None, kind, reason, moved.gain)
 

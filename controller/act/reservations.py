@@ -54,7 +54,6 @@ class Reservations:
                 self._removing[job_id] = asyncio.create_task(self._remove(job_id), name=f"unreserve-{job_id}")
 
     def close(self) -> None:
-        """End calls that are under way."""
         for task in (*self._removing.values(), *filter(None, [self._looking])):
             task.cancel()
 

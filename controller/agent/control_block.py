@@ -112,8 +112,6 @@ class JobState(BaseModel):
 
 
 class ControlBlocks:
-    """All control blocks of a node."""
-
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
 
@@ -131,7 +129,6 @@ class ControlBlocks:
         return sorted(number for number in numbers if number <= protocol.MAX_JOB_ID)
 
     def states(self) -> list[JobState]:
-        """What agents know about the jobs."""
         found = (self.block(job_id).load_state() for job_id in self.job_ids())
         return [state for state in found if state is not None]
 
@@ -154,8 +151,6 @@ class ControlBlocks:
 
 
 class ControlBlock:
-    """One job's control block."""
-
     def __init__(self, run_dir: Path, job_id: int) -> None:
         self.job_id = job_id
         self.path = run_dir / str(job_id)

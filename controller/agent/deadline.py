@@ -19,7 +19,6 @@ class Deadline:
 
     @property
     def passed(self) -> bool:
-        """Whether it is over."""
         return time.monotonic() >= self._until
 
     def at_most(self, seconds: float) -> "Deadline":

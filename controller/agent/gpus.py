@@ -268,8 +268,6 @@ def describe(indices: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Holder(GpuProcess):
-    """A process on a GPU."""
-
     gpu: int
     exists: bool
 
@@ -286,15 +284,12 @@ class Occupancy:
     holders: tuple[Holder, ...]
 
     def on(self, gpu: int) -> tuple[Holder, ...]:
-        """Who holds memory on a GPU."""
         return tuple(holder for holder in self.holders if holder.gpu == gpu)
 
     def of_job(self, job_id: int) -> tuple[Holder, ...]:
-        """All that a job holds."""
         return tuple(holder for holder in self.holders if holder.job_id == job_id)
 
     def bytes_by_gpu(self, job_id: int) -> dict[int, int]:
-        """What a job holds on each GPU it is on."""
         total: dict[int, int] = {}
         for holder in self.of_job(job_id):
             total[holder.gpu] = total.get(holder.gpu, 0) + holder.memory_bytes

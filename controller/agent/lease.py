@@ -44,7 +44,6 @@ class Leases:
         self._path = run_dir / FILE
 
     def holder(self) -> LeaderInfo | None:
-        """Who has it now."""
         if (lease := self._current()) is None:
             return None
         return LeaderInfo(controller=lease.controller, seconds=lease.until - _now())

@@ -262,7 +262,6 @@ def _agreed(ranks: Ranks) -> int:
 
 
 def all_blocked(ranks: Ranks, target: int, sequence: int) -> bool:
-    """Whether every rank waits at the target."""
     return all_at(ranks, target, sequence, RankState.BLOCKED)
 
 

@@ -76,7 +76,6 @@ class Ranks:
 
     @property
     def working(self) -> tuple[Rank, ...]:
-        """Those that have not finished."""
         return tuple(rank for rank in self.live if rank.state is not RankState.FINISHED)
 
     @property

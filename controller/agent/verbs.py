@@ -58,7 +58,6 @@ def prepare(node: Node, args: protocol.PrepareArgs, deadline: Deadline) -> None:
 
 
 def forget(node: Node, args: protocol.JobArgs, deadline: Deadline) -> None:
-    """The job is over."""
     block = node.blocks.block(args.job_id)
     if not block.path.exists():
         return

@@ -85,7 +85,6 @@ class JournalFile:
             return False
 
     def close(self) -> None:
-        """Let go of it."""
         with contextlib.suppress(sqlite3.Error):
             self.connection.close()
 

@@ -54,7 +54,6 @@ class JournalLock:
         return self._file is not None and _is_at(self._file, self.path)
 
     def release(self) -> None:
-        """Let others have it."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file.fileno(), 0)  # the next holder has the lock before it signs

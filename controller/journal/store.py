@@ -182,7 +182,6 @@ class RowQueue:
         return self._shed() if len(self.rows) > self._shed_at else 0
 
     def put_first(self, rows: Iterable[Row]) -> None:
-        """Write these before all others."""
         self.rows.extendleft(reversed(list(rows)))
 
     def first(self, number: int) -> list[Row]:

@@ -19,8 +19,6 @@ _ALL_ROWS = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
-    """What it has brought."""
-
     rows_deleted: int
     bytes_before: int
     bytes_after: int

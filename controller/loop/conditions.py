@@ -30,7 +30,6 @@ class Conditions:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """All of them."""
         return tuple(self._known.values())
 
     def begin(

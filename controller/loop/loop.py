@@ -245,7 +245,6 @@ class Controller:
         return min(plan.wake_at, self.observer.wake())
 
     async def _observe(self) -> tuple[Snapshot, Mapping[str, Sample]]:
-        """The snapshot, and what the nodes answered."""
         self.executor.mark()
         settings, observer = self._settings.nodes, self.observer
         view, answers = await self._asking.ask(
@@ -275,7 +274,6 @@ class Controller:
         return solved
 
     def _reused(self, job_id: JobId, message: str) -> None:
-        """The id is another job's now."""
         self.executor.abandon(job_id)
         self._records.begin_again(job_id)
         self._recorder.event("id-reused", message, self._clock.now(), job_id)

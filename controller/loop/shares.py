@@ -35,7 +35,6 @@ class ShareReader:
         return self._known
 
     def close(self) -> None:
-        """End a read that is under way."""
         if self._reading is not None:
             self._reading.cancel()
 

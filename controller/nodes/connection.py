@@ -189,7 +189,6 @@ class Connection:
             self._pending.pop(number, None)
 
     def on_line(self, link: "_Link", line: bytes) -> None:
-        """An answer came."""
         if link is not self._link:
             return
         self._heard_at = time.monotonic()
@@ -207,7 +206,6 @@ class Connection:
             future.set_result(answer)
 
     def on_end(self, link: "_Link", reason: str) -> None:
-        """The channel has gone."""
         if link is self._link:
             log.warning("node %s: %s; connecting again", self.node, reason)
             self._drop(reason)

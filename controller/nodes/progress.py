@@ -39,5 +39,4 @@ class Progress:
                 yield job_id
 
     def forget(self, job_id: JobId) -> None:
-        """The job is over."""
         self._since.pop(job_id, None)

@@ -126,8 +126,6 @@ class HelloArgs(_Strict):
 
 
 class JobArgs(_Strict):
-    """A job on this node."""
-
     job_id: JobIdField
 
 
@@ -373,8 +371,6 @@ def result_as_json(result: object) -> dict[str, Any]:
 
 
 class ErrorBody(_Open):
-    """What went wrong."""
-
     kind: ErrorKind
     message: str = Field(max_length=MAX_MESSAGE_CHARS)
     job_id: int | None = None

@@ -54,7 +54,6 @@ class Block:
 
     @property
     def works(self) -> bool:
-        """The job may use its GPUs."""
         return not self.stopped and self.phase is not NodePhase.YIELDED
 
 
@@ -216,7 +215,6 @@ class SimulatedNodes:
         """Nothing to close."""
 
     def _sample(self, node: str, now: float) -> NodeSample | NodeError:
-        """What is on a node."""
         jobs: dict[JobId, protocol.NodeJob] = {}
         on_gpu: dict[int, tuple[JobId, ...]] = {}
         for job_id, block in self._blocks[node].items():
@@ -351,7 +349,6 @@ def _rank(job: SimulatedJob, node: str, now: float, *, tells_steps: bool) -> pro
 
 @lru_cache(maxsize=1 << 16)
 def _gpu_sample(node: str, ordinal: int, model: str, holders: tuple[JobId, ...]) -> protocol.GpuSample:
-    """A GPU with these jobs on it."""
     return protocol.GpuSample(
         index=ordinal,
         uuid=f"GPU-{node}-{ordinal}",

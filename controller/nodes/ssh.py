@@ -159,7 +159,6 @@ def ssh_nodes(
     introduction: HelloArgs | None = None,
     guard: Guard | None = None,
 ) -> RemoteNodes:
-    """The node port over SSH."""
     if patience is None:
         patience = Patience(connect_seconds=settings.connect_deadline_seconds + 5.0)
     return RemoteNodes(SshTransport(settings), patience, measures, introduction, guard)

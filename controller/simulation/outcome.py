@@ -43,8 +43,6 @@ class JobOutcome:
 
 @value
 class Outcome:
-    """A whole simulation."""
-
     policy: str
     label: str
     """What tells it from others of one comparison."""

@@ -13,8 +13,6 @@ from controller.simulation.snapshot_file import RecordedDecision
 
 @value
 class Verdict:
-    """One job in the decision."""
-
     job: Job
     decision: str
     """starts, resumes, goes on, stops, moves, waits, is left alone"""
@@ -59,7 +57,6 @@ def _decision(job: Job, target: Target | None) -> str:
 
 
 def counts(verdicts: list[Verdict]) -> dict[str, int]:
-    """How many jobs start, stop, …"""
     return dict(sorted(Counter(v.decision for v in verdicts).items()))
 
 

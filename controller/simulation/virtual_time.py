@@ -149,8 +149,6 @@ class VirtualTimeLoop(asyncio.AbstractEventLoop):
 
 
 class VirtualClock:
-    """Reads the time of the running loop."""
-
     def __init__(self) -> None:
         self.now = asyncio.get_running_loop().time
 

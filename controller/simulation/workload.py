@@ -75,7 +75,6 @@ class Workload:
         return math.ceil(job.submit_seconds / quantum - 1e-9) * quantum if quantum else job.submit_seconds
 
     def as_submitted(self, job_id: JobId) -> SimulatedJob:
-        """The job as Slurm gets it."""
         job, costs = self._jobs[job_id], self._costs
         usable = self._usable(job)
         largest, whole = tensor_bytes(job.model)
@@ -107,7 +106,6 @@ class Workload:
         )
 
     def has_store(self, job_id: JobId) -> bool:
-        """Whether its sessions have a checkpoint store."""
         said = self._jobs[job_id].has_store
         return self._costs.stores if said is None else said
 

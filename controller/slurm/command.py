@@ -30,8 +30,6 @@ MAX_COMMENT_CHARACTERS = 400
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One look at Slurm."""
-
     jobs: tuple[JobRecord, ...]
     """Gandiva jobs, also those that ended recently."""
     nodes: tuple[NodeRecord, ...]

@@ -20,8 +20,6 @@ _FIELD = re.compile(r"(?:^|\s)([A-Za-z]+)=")
 
 @value
 class Partition:
-    """One partition."""
-
     name: str
     nodes: tuple[str, ...]
     obstacle: str

@@ -26,7 +26,6 @@ class Reserved:
         """Of jobs that were preferred, what Slurm had given them."""
 
     async def look(self) -> Mapping[JobId, GpuSet]:
-        """All of them."""
         return {found.job_id: found.gpus for found in await self._look()}
 
     async def make(

@@ -34,7 +34,6 @@ def idle_node(
 
 
 def make_nodes(names: Iterable[str], gpus: int) -> list[SlurmNode]:
-    """Identical nodes."""
     return [idle_node(name, gpus=gpus) for name in names]
 
 

@@ -49,8 +49,6 @@ def in_words(left_out: LeftOut) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """One job of a trace."""
-
     id: str
     """As the trace names it."""
     submit_seconds: float
