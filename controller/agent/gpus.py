@@ -221,7 +221,7 @@ class GpuReader:
         self._next: Future[Reading] | None = None
         """Asked for and not begun."""
         self._asked: SimpleQueue[Future[Reading]] = SimpleQueue()
-        self._last: Reading | None = None
+        self._last = Reading("", ())
         self._thread: threading.Thread | None = None
 
     def read(self, deadline: Deadline) -> Reading:
@@ -242,11 +242,11 @@ class GpuReader:
             raise NvmlUnavailable(f"NVML failed: {error}") from error
         return reading.result()
 
-    def last(self, why: str = "") -> Reading | None:
-        """The last successful reading with every GPU marked unhealthy, for this reason; None when there was
-        none."""
+    def last(self, why: str = "") -> Reading:
+        """The last successful reading with every GPU marked unhealthy, for this reason; an empty one before
+        the first."""
         last = self._last
-        return None if last is None else replace(last, gpus=tuple(gpu.bad(why) for gpu in last.gpus))
+        return replace(last, gpus=tuple(gpu.bad(why) for gpu in last.gpus))
 
     def _run(self) -> None:
         while True:

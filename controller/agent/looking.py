@@ -16,7 +16,7 @@ from controller.agent import saving, shares
 from controller.agent.control_block import JobState
 from controller.agent.deadline import Deadline
 from controller.agent.files import text_of
-from controller.agent.gpus import NvmlUnavailable, Occupancy, Reading
+from controller.agent.gpus import NvmlUnavailable, Occupancy
 from controller.agent.node import NVML_SECONDS, Node
 from controller.agent.rank_files import Ranks
 from controller.nodes import protocol
@@ -32,7 +32,7 @@ def hello(node: Node, _args: protocol.HelloArgs, deadline: Deadline) -> protocol
         reading = node.reader.read(deadline.at_most(NVML_SECONDS))
     except NvmlUnavailable as error:
         log.warning("%s; try nvidia-smi", error)
-        reading = node.reader.last(error.message) or Reading("", ())
+        reading = node.reader.last(error.message)
     can = Capabilities.of_version(reading.driver_version)
     return protocol.HelloResult(
         protocol="gandiva-agent",
@@ -63,7 +63,7 @@ def observe(node: Node, _args: object, deadline: Deadline) -> protocol.ObserveRe
         gpus = tuple(replace(gpu, processes=occupancy.on(gpu.index)) for gpu in occupancy.reading.gpus)
     except NvmlUnavailable as error:
         log.warning("%s; its GPUs are given to no job until they can be read: try nvidia-smi", error)
-        gpus = (node.reader.last(error.message) or Reading("", ())).gpus
+        gpus = node.reader.last(error.message).gpus
     states: dict[int, JobState] = {}
     present = node.blocks.job_ids()
     node.owners.sweep(present)

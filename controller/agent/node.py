@@ -149,8 +149,7 @@ class Node:
         return rank_room.examine(self.settings.run_dir)
 
     def driver_version(self) -> str:
-        reading = self.reader.last()
-        return reading.driver_version if reading is not None else ""
+        return self.reader.last().driver_version
 
     @property
     def can(self) -> Capabilities:
@@ -162,13 +161,12 @@ class Node:
         return self.can.device_map and not state.map_refused
 
     def uuids(self, gpus: Sequence[int]) -> list[str]:
-        reading = self.reader.last()
-        return [gpu.uuid for gpu in reading.gpus if gpu.index in gpus] if reading is not None else []
+        return [gpu.uuid for gpu in self.reader.last().gpus if gpu.index in gpus]
 
     def as_cuda_counts(self, gpus: Collection[int]) -> list[int]:
         """These GPUs in the order in which CUDA counts them in a process that begins now."""
         reading = self.reader.last()
-        return reading.as_cuda_counts(gpus) if reading is not None else sorted(gpus)
+        return reading.as_cuda_counts(gpus) if reading.gpus else sorted(gpus)
 
     def _allowance(self, job_id: int) -> int:
         """Bytes another job may have left on each GPU: nothing, unless it is off them."""

@@ -192,8 +192,7 @@ def _gpu_maps(
 ) -> list[dict[str, str]]:
     """Maps to offer to the driver: of all GPUs in the binding (all that the process can open where
     devices are constrained), else of all GPUs of the node."""
-    reading = node.reader.last()
-    uuids = {gpu.index: gpu.uuid for gpu in reading.gpus} if reading is not None else {}
+    uuids = {gpu.index: gpu.uuid for gpu in node.reader.last().gpus}
     maps = []
     for among in (sorted({*binding, *old, *new}), sorted(uuids)):
         if set(among) >= {*old, *new} and set(among) <= set(uuids):

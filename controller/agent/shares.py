@@ -23,10 +23,8 @@ def follow(node: Node, states: Collection[JobState], seen: Occupancy) -> None:
 
 def tell(node: Node, states: Collection[JobState]) -> None:
     """Tell the sessions of these jobs, which are all of the node's, how much they may take."""
-    reading = node.reader.last()
-    gpus = reading.gpus if reading is not None else ()
     # Not memory_bytes: that has what the driver keeps for itself, too.
-    room = {gpu.index: gpu.memory_used_bytes + gpu.memory_free_bytes for gpu in gpus}
+    room = {g.index: g.memory_used_bytes + g.memory_free_bytes for g in node.reader.last().gpus}
     on: dict[int, list[JobState]] = {}
     for state in states:
         if state.phase is NodePhase.YIELDED:

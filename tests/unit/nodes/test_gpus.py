@@ -71,7 +71,7 @@ class Source:
 def test_a_reading_is_always_a_fresh_one() -> None:
     source = Source()
     reader = GpuReader(source)
-    assert reader.last() is None
+    assert reader.last() == Reading("", ())
     assert [reader.read(Deadline(10)).gpus[0].memory_used_bytes for _ in range(3)] == [1, 2, 3]
 
 
@@ -84,9 +84,7 @@ def test_a_hanging_nvml_costs_a_deadline_and_leaves_the_last_reading_unhealthy()
         with pytest.raises(NvmlUnavailable, match=r"not answered within 0\.1 s"):
             reader.read(Deadline(0.05 + 0.05))
     assert source.reads == 2  # one hangs, no others pile up behind it
-    last = reader.last()
-    assert last is not None
-    assert [(gpu.memory_used_bytes, gpu.healthy) for gpu in last.gpus] == [(1, False)]
+    assert [(gpu.memory_used_bytes, gpu.healthy) for gpu in reader.last().gpus] == [(1, False)]
     source.go_on.set()
     # The reading that hung was begun before this question: it does not count as its answer.
     assert reader.read(Deadline(10)).gpus[0].memory_used_bytes == 3
