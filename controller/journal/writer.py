@@ -39,6 +39,7 @@ PRUNE_ROWS = 4000
 """Old rows deleted at once per table at most, so that no turn is long."""
 PRUNE_INTERVAL_SECONDS = 60.0
 _DAY_SECONDS = 86400.0
+_ENCODER = json.JSONEncoder(default=str)
 
 
 class Journal(Store):
@@ -296,7 +297,7 @@ class Journal(Store):
 def _stored(value: object) -> object:
     """A field of a job's record, as SQLite takes it."""
     if isinstance(value, Mapping):
-        return json.dumps(dict(value), default=str)
+        return _ENCODER.encode(dict(value))
     return stored_text(value) if isinstance(value, str) else value
 
 
