@@ -115,7 +115,7 @@ def _stays_off(
     old = off[0].gpus
     message = (
         f"job {state.job_id} cannot move from {describe(old)} to {describe(args.gpus)}: {error.message};"
-        f" it goes on on {describe(old)}"
+        f" it continues on {describe(old)}"
     )
     log.warning("job %d: %s", state.job_id, error.message)
     block.change(state, phase=NodePhase.YIELDED, gpus=old, movable=False, map_refused=True, error=message)

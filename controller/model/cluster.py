@@ -59,7 +59,7 @@ class Gpu:
 
 @value(kw_only=True)
 class Node:
-    """A GPU server."""
+    """A GPU node."""
 
     name: str
     gpus: tuple[Gpu, ...]

@@ -196,7 +196,7 @@ class Job:
     """A job of a higher class is never suspended for one of a lower class (SPEC 1.3)."""
     share_rank: float = 0.0
     """Between class and order, by the shares of users: the smaller the earlier. Negative: its user has no job
-    on a server yet, and no limit of jobs per GPU keeps it from one."""
+    on a node yet, and no limit of jobs per GPU keeps it from one."""
     phase: Phase
     placement: Placement = NOWHERE
     last: GpuSet = frozenset()

@@ -95,7 +95,7 @@ def _rounds(settings: PolicySettings, moves: Moves) -> Policy:
 
 
 WEIGHED_BY_SERVER = frozenset({"gandiva"})
-"""Presets that read weights of jobs which compete on each server."""
+"""Presets that read weights of jobs which compete on each node."""
 WEIGHED = WEIGHED_BY_SERVER | {"gavel-ftf", "gavel-hierarchical", "gavel-las", "isolated"}
 """Presets that read weights."""
 PRESETS: Mapping[str, Preset] = {

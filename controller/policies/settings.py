@@ -68,15 +68,15 @@ class MigrationSettings(Section):
 
 
 class DefragmentSettings(Section):
-    """The move defragment: jobs migrate from a nearly free server, for one that waits and needs it."""
+    """The move defragment: jobs migrate from a nearly free node, for one that waits and needs it."""
 
     free_fraction: float = setting(
-        0.75, "A server is cleared only where at least so much of its GPUs is free.", ge=0, le=1
+        0.75, "A node is cleared only where at least so much of its GPUs is free.", ge=0, le=1
     )
 
 
 class LocalitySettings(Section):
-    """The move locality: a gang that is spread over servers is brought together when there is room."""
+    """The move locality: a gang that is spread over nodes is brought together when there is room."""
 
     assumed_gain_fraction: float = setting(
         0.33,
@@ -88,7 +88,7 @@ class LocalitySettings(Section):
 
 
 class SeparateSettings(Section):
-    """The move separate: a job that has become slower beside others of its server goes elsewhere on trial."""
+    """The move separate: a job that has become slower beside others of its node goes elsewhere on trial."""
 
     loss_fraction: float = setting(
         0.1,
@@ -101,12 +101,12 @@ class SeparateSettings(Section):
 
 
 class GrowSettings(Section):
-    """The move grow: jobs with --gandiva-gpus take GPUs of their server that no job needs, and give them back
+    """The move grow: jobs with --gandiva-gpus take GPUs of their node that no job needs, and give them back
     when one may need them."""
 
     idle_seconds: float = setting(
         300.0,
-        "A job grows once the free GPUs of its server have been free for so long, and no job that could use "
+        "A job grows once the free GPUs of its node have been free for so long, and no job that could use "
         "them waits. It shrinks at once.",
         ge=0,
         le=1e7,
@@ -114,7 +114,7 @@ class GrowSettings(Section):
     in_place: bool = setting(
         False,
         "Jobs with --gandiva-gpus that are suspended with the help of their sessions are bound to all GPUs "
-        "of their server, and change their size there without a requeue. Slurm gives these GPUs to no "
+        "of their node, and change their size there without a requeue. Slurm gives these GPUs to no "
         "ordinary job meanwhile.",
     )
 
@@ -124,14 +124,14 @@ class GandivaSettings(Section):
 
     slice_seconds: float = setting(
         60.0,
-        "How long a job runs before the next one on its server gets its turn. The paper uses 60 s: a switch "
+        "How long a job runs before the next one on its node gets its turn. The paper uses 60 s: a switch "
         "(a mini-batch, the copy of the GPU state and two calls to Slurm) is then a small part of it.",
         ge=0.5,
         le=86400,
     )
     max_jobs_per_gpu: int = setting(
         4,
-        "How many jobs may take turns on a GPU, on average over a server; more wait in the queue. Slurm's "
+        "How many jobs may take turns on a GPU, on average over a node; more wait in the queue. Slurm's "
         "shard count per GPU (the over-subscription depth) is a second limit.",
         ge=1,
         le=64,

@@ -5,7 +5,7 @@ In each lane users have parts by their shares, and a user's jobs divide the user
 
     effective weight = weights in the lane * the user's part * weight / weights of the user in the lane
 
-So the weights of a server stay what they are in all, and those of a user who is alone there do not change. In
+So the weights of a node stay what they are in all, and those of a user who is alone there do not change. In
 the cluster the number of users stands in place of all weights: a job that comes changes the weights of its
 user only.
 """
@@ -21,7 +21,7 @@ from controller.model.value import empty, value
 from controller.policies.share_tree import Member, fractions, member_of
 
 FIRST = -1.0
-"""`Job.share_rank` of the first waiting job of a user who has no job on a server."""
+"""`Job.share_rank` of the first waiting job of a user who has no job on a node."""
 _CLUSTER = ""
 """The one lane of a policy whose jobs compete in the whole cluster."""
 _LEAST_FACTOR = 1e-3
@@ -44,7 +44,7 @@ class _Part:
 
 
 class DividedWeights:
-    """The rule. A lane is a server, with the jobs that are bound to it, or the cluster."""
+    """The rule. A lane is a node, with the jobs that are bound to it, or the cluster."""
 
     def __init__(self, *, by_server: bool) -> None:
         self._by_server = by_server
@@ -101,7 +101,7 @@ class DividedWeights:
         return f"; {job.user}'s share {where} is {part.fraction:.0%}, for {jobs}"
 
     def _part(self, job: Job) -> _Part | None:
-        """Of a gang over several servers, the least that its user has on one of them."""
+        """Of a gang over several nodes, the least that its user has on one of them."""
         member, lanes = self._places.get(job.id, (None, ()))
         parts = [self._parts[lane][member] for lane in lanes if member is not None]
         return min(parts, key=lambda part: part.each, default=None)
@@ -163,7 +163,7 @@ class DividedWeights:
         return {job_id for member in other for job_id in weights[member]}
 
     def _choose_first(self, member: Member) -> set[JobId]:
-        """The job that brings a user without a place to a server: jobs of which that is news."""
+        """The job that brings a user without a place to a node: jobs of which that is news."""
         waiting = self._waiting.get(member, {})
         before = self._first.pop(member, None)
         if waiting and not self._bound.get(member):

@@ -50,7 +50,7 @@ def _about_reason(reason: str) -> str:
     if reason.startswith(LIMIT_REASONS):
         return (
             f"a limit of your account or QOS is reached ({reason}): it starts when others of your jobs have "
-            "ended. Suspended ones count, and a job on a shared server counts a shard of each GPU "
+            "ended. Suspended ones count, and a job on a shared node counts a shard of each GPU "
             "there: sacctmgr show assoc where user=$USER, sacctmgr show qos"
         )
     if "eserved" in reason or reason in ("Priority", "Resources"):

@@ -151,7 +151,7 @@ def _present(live: LiveJobMessage) -> Iterator[tuple[str, str]]:
         yield "keeps", f"{kept}, while it is off the GPU (CUDA contexts and communicators)"
     if live.may_migrate:
         state = "its checkpoint store" if live.has_store else "its own checkpoint"
-        yield "may migrate", f"to another server, from {state}"
+        yield "may migrate", f"to another node, from {state}"
     for gpu, why in live.bad_gpus.items():
         stays = "; the job stays on it" if gpu in live.running_on else ""
         yield "note", clean(f"no job is put on GPU {gpu}: {why}{stays}")

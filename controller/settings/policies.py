@@ -94,10 +94,10 @@ class PolicySettings(Section):
         [],
         "Moves that follow the policy's decision, in this order. pack: two jobs that both allow it "
         "(--gandiva-pack=yes) share GPUs while others wait, where that is faster than taking turns "
-        "(docs/packing.md). defragment: jobs migrate so that one that waits finds its GPUs on one server "
-        "(docs/migration.md). locality: gangs that are spread over servers migrate to fewer when there is "
+        "(docs/packing.md). defragment: jobs migrate so that one that waits finds its GPUs on one node "
+        "(docs/migration.md). locality: gangs that are spread over nodes migrate to fewer when there is "
         "room. balance: jobs that take turns migrate to free GPUs. separate: jobs that have become slower "
-        "beside others of their server migrate. grow: jobs that allow it (--gandiva-gpus) take GPUs that no "
+        "beside others of their node migrate. grow: jobs that allow it (--gandiva-gpus) take GPUs that no "
         "job needs (docs/grow-shrink.md); not with allocation policies. A site's own are named as the "
         "policy is.",
         max_length=16,

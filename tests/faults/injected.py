@@ -266,7 +266,7 @@ class OnRequest:
         if {gpu.node for gpu in at} == {way["source"]} and len(free) >= job.gpus:
             gpus = frozenset(free[: job.gpus])
             draft.put(job_id, Placement(gpus, gpus))
-            draft.say(job_id, f"goes on on {way['target']}: the test says so")
+            draft.say(job_id, f"continues on {way['target']}: the test says so")
 
 
 def wrap_moves() -> None:

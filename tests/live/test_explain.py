@@ -48,7 +48,7 @@ def test_jobs_that_share_wait_are_held_or_are_not_ours(site: Site) -> None:
     told(site, first, "is on its GPUs", "why its turn")
 
     large = site.train("alice", "--gandiva", "--gres=gpu:4", "--job-name=large")
-    told(site, large, "waits in the queue", "why no server", "next nothing: it starts when there is room")
+    told(site, large, "waits in the queue", "why no node", "next nothing: it starts when there is room")
     held = site.train("alice", "--gandiva", "--gres=gpu:1", "--hold")
     told(site, held, "why held by its user", f"next scontrol release {held}")
     after = site.train("alice", "--gandiva", "--gres=gpu:1", f"--dependency=afterok:{first}")

@@ -157,7 +157,7 @@ def test_jobs_migrate_for_a_gang_and_end_as_if_undisturbed(site: Site) -> None:
     stays = Training(site, "stays", ranks=2)
     scattered(site, movers, [stays])
     told = site.explained(movers[0].job)
-    assert "to another server, from its checkpoint store" in told
+    assert "to another node, from its checkpoint store" in told
     waits = gang(site)
     site.wait_on_gpu(waits, timeout_seconds=90)
     assert site.job(waits)["NodeList"] == "n1"
@@ -173,7 +173,7 @@ def test_a_job_of_two_ranks_migrates_for_a_gang(site: Site) -> None:
     # These two would have to go both for the other node to be free, and one must not.
     others = [Training(site, "third"), Training(site, "never", options=("--gandiva-migrate=no",))]
     scattered(site, others, [mover])
-    assert "to another server, from its checkpoint store" in site.explained(mover.job)
+    assert "to another node, from its checkpoint store" in site.explained(mover.job)
     waits = gang(site)
     site.wait_on_gpu(waits, timeout_seconds=90)
     assert site.job(waits)["NodeList"] == "n2"

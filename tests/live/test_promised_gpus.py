@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A job migrates to the last GPU of another server, which an ordinary job waits for all the time."""
+"""A job migrates to the last GPU of another node, which an ordinary job waits for all the time."""
 
 from __future__ import annotations
 

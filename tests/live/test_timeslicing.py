@@ -201,7 +201,7 @@ def test_ordinary_and_gandiva_jobs_never_share_a_gpu(site: Site) -> None:
     site.cluster.exec("ctl", ["scancel", *map(str, gandiva)])
     site.wait_on_gpu(*ordinary)
     whole = site.train("alice", "--gandiva", "--gres=gpu:4", "-w", "n2", gpus=4)
-    site.wait("the reason why it waits", lambda: "no server can take its" in site.explained(whole))
+    site.wait("the reason why it waits", lambda: "no node can take its" in site.explained(whole))
     with hurried(site):
         assert set(site.wait_ended(ordinary).values()) == {"COMPLETED"}
     site.wait_on_gpu(whole)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which jobs are bound to which servers, or promised their GPUs, and what that leaves for others."""
+"""Which jobs are bound to which nodes, or promised their GPUs, and what that leaves for others."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -10,7 +10,7 @@ from controller.policies.placement.fleet import Fleet, Place, settled_affinity
 
 
 class Bindings:
-    """The fleet with the jobs counted in, and which servers are sliced together."""
+    """The fleet with the jobs counted in, and which nodes are sliced together."""
 
     def __init__(
         self, nodes: Mapping[str, Node], affinity: Mapping[str, int], rows: Mapping[JobId, Row]
@@ -18,13 +18,13 @@ class Bindings:
         self._rows = rows
         self.fleet = Fleet(nodes, affinity)
         self.changed = set(self.fleet.affinity)
-        """Servers where a job came, went or is not as it was, since turns were given last."""
+        """Nodes where a job came, went or is not as it was, since turns were given last."""
         self.room = True
         """Somewhere there may be more room than when the queue was looked at last."""
         self._on: dict[str, set[JobId]] = {}
-        """Jobs bound to each server."""
+        """Jobs bound to each node."""
         self._spanning: dict[str, set[JobId]] = {}
-        """Those of them that are bound to other servers too."""
+        """Those of them that are bound to other nodes too."""
 
     def recount(self, job: Job) -> None:
         """Host memory of a job that Slurm has bound is in what Slurm shows."""
@@ -46,7 +46,7 @@ class Bindings:
         for gpu in after.allocation:
             if gpu.node in self.fleet.servers and gpu.node not in self.fleet.affinity:
                 self.fleet.set_affinity(gpu.node, self._rows[job_id].job.request.size.wanted)
-                self.room = True  # jobs of its size can share the server from now on
+                self.room = True  # jobs of its size can share the node from now on
         return was
 
     def restore(
@@ -90,7 +90,7 @@ class Bindings:
         self.touch(after)
 
     def touch(self, placement: Placement) -> None:
-        """Turns on these servers are to be looked at."""
+        """Turns on these nodes are to be looked at."""
         self.changed.update(gpu.node for gpu in placement.allocation)
 
     def _floats(self, job_id: JobId, placement: Placement) -> bool:
@@ -120,7 +120,7 @@ class Bindings:
                 self.room = True
 
     def sliced_with(self, name: str) -> tuple[str, ...]:
-        """The servers that this one makes a lane with, itself included, in order: gangs span them."""
+        """The nodes that this one makes a lane with, itself included, in order: gangs span them."""
         names, left = {name}, [name]
         while left:
             spanning = self._spanning.get(left.pop(), ())
@@ -130,7 +130,7 @@ class Bindings:
         return tuple(sorted(names))
 
     def jobs_on(self, names: Iterable[str]) -> list[JobId]:
-        """Jobs bound to any of these servers, in order."""
+        """Jobs bound to any of these nodes, in order."""
         return sorted({job_id for name in names for job_id in self._on.get(name, ())})
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The GPUs of one server, or of servers that a gang joins, given to jobs in order (SPEC 1.3).
+"""The GPUs of one node, or of nodes that a gang joins, given to jobs in order (SPEC 1.3).
 
-Servers that a gang spans are sliced together, so that its parts start and stop as one: they are one lane.
+Nodes that a gang spans are sliced together, so that its parts start and stop as one: they are one lane.
 
 Feasibility is counting, not searching: a job bound to exact GPUs needs just these, and a floating job may
-use any GPU of its one server, so a set of jobs fits if the exact ones do not overlap and every server has
-enough GPUs left for the floating ones. The exception is a server with a floating job that is bound to a part
+use any GPU of its one node, so a set of jobs fits if the exact ones do not overlap and every node has
+enough GPUs left for the floating ones. The exception is a node with a floating job that is bound to a part
 of the GPUs only, because the others were not usable when it started (an ordinary job had them, say): there a
 matching of floating jobs and GPUs is looked for.
 """
@@ -50,7 +50,7 @@ class Slots:
         self._servers = usable
         self._floating: dict[str, list[Contender]] = {}
         self._partly: set[str] = set()
-        """Servers where a floating job may not use all of the GPUs."""
+        """Nodes where a floating job may not use all of the GPUs."""
 
     def fits(self, member: Contender) -> bool:
         """Whether this job can run besides those added so far."""
@@ -101,7 +101,7 @@ def choose(members: Iterable[Contender], usable: Mapping[str, GpuSet], *, rotate
 
     At a slice boundary (`rotate`) all take their turns by service received. In between, those that run go
     on before others of their class, and only GPUs that became free are given to the next in turn. Jobs that
-    do not fit are skipped (backfill inside the server). `usable`: GPUs by server.
+    do not fit are skipped (backfill inside the node). `usable`: GPUs by node.
     """
     slots = Slots(usable)
     chosen: list[Contender] = []
@@ -113,7 +113,7 @@ def choose(members: Iterable[Contender], usable: Mapping[str, GpuSet], *, rotate
 
 
 def _bound_to_a_part(member: Contender, usable: Mapping[str, GpuSet]) -> bool:
-    """Whether a floating job may not use all GPUs of its server."""
+    """Whether a floating job may not use all GPUs of its node."""
     return bool(member.allocation) and not member.allocation.issuperset(usable.get(member.server, ()))
 
 
@@ -171,7 +171,7 @@ def locate(chosen: Sequence[Contender], usable: Mapping[str, GpuSet]) -> dict[Jo
 
 
 def _locate_in_parts(floating: Sequence[Contender], usable: GpuSet, located: dict[JobId, GpuSet]) -> None:
-    """Finds GPUs for the floating jobs of one server where some may not use all of them. Those that stay
+    """Finds GPUs for the floating jobs of one node where some may not use all of them. Those that stay
     where they are move only if a job would get none otherwise."""
     here = {member.job_id for member in floating}
     elsewhere = {gpu for job_id, gpus in located.items() if job_id not in here for gpu in gpus}

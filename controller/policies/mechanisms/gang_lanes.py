@@ -119,7 +119,7 @@ class GangLanes(Lanes):
         job = row.job
         if row.id in self._coming:
             where = ",".join(sorted(by_node(job.promised)))
-            return Why(Reason.MIGRATES, f"goes on on {where}, where its GPUs are promised to it")
+            return Why(Reason.MIGRATES, f"continues on {where}, where its GPUs are promised to it")
         if job.placement.allocation:
             names = sorted(by_node(own_gpus(job)))
             nodes = [self._free.node(name) for name in names if name in self._free.closed]

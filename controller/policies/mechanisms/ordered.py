@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The mechanism that serves orders: jobs compete in lanes, and run in order.
 
-A lane is a set of GPUs that jobs compete for: one for the cluster makes gangs, one for each server makes
+A lane is a set of GPUs that jobs compete for: one for the cluster makes gangs, one for each node makes
 slices. `Ranks` knows the order; `GangLanes` and `SliceLanes` know who competes where and which GPUs fit. This
 module knows when jobs change by themselves.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Jobs that no server has taken yet, placed by Algorithm 1 in the order of submission (SPEC 1.8)."""
+"""Jobs that no node has taken yet, placed by Algorithm 1 in the order of submission (SPEC 1.8)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNLIMITED = 1 << 30
 class Queue:
     """Rows by kind: jobs of one kind fit in the same places, so that one search answers for all of them.
 
-    A job that is promised GPUs of a full server is here too: it takes free ones where some come up, until it
+    A job that is promised GPUs of a full node is here too: it takes free ones where some come up, until it
     has had its first turn.
     """
 
@@ -37,7 +37,7 @@ class Queue:
 
     def add(self, row: Row, *, patient_until: float | None, promised: bool) -> None:
         """`patient_until`: until then it does not share with jobs of other sizes. None: it does. `promised`:
-        GPUs of a full server."""
+        GPUs of a full node."""
         first, patient = row.job.share_rank < 0, patient_until is not None
         row.shape, row.in_line = (*row.job.signature, first, patient, promised), True
         if patient_until is not None:
@@ -86,7 +86,7 @@ class Queue:
         return [*found, eased] if eased else found
 
     def _on_eased_servers(self) -> list[Key]:
-        """Jobs with a promise whose servers are not over-subscribed any more."""
+        """Jobs with a promise whose nodes are not over-subscribed any more."""
         fleet, eased = self._bindings.fleet, set[JobId]()
         for server in fleet.servers.values():
             if server.free >= 0:
@@ -106,7 +106,7 @@ class Queue:
             size = row.job.promised_size
             if len(promised) == (size or row.job.gpus) and self._bindings.fleet.all_free(promised):
                 draft.put(row.id, Placement(promised, promised))
-                words = f"goes on on {','.join(sorted(by_node(promised)))}, where it was promised GPUs"
+                words = f"continues on {','.join(sorted(by_node(promised)))}, where it was promised GPUs"
                 where = Why(Reason.ITS_TURN, words)
                 draft.say(row.id, sentences.resized(row.job) if size else where)
                 return True
@@ -137,13 +137,13 @@ class Queue:
             draft.say(job_id, why if never else why + self._what_next(job_id))
 
     def _why(self, row: Row) -> Why:
-        """One sentence for a job that no server takes."""
+        """One sentence for a job that no node takes."""
         job, fleet = row.job, self._bindings.fleet
         nodes = ((s.node, len(s.usable), s.memory_free_bytes) for s in fleet.servers.values())
         if never := fleet.spreads.why_nowhere(job, nodes):
             return never
         share = job.gpus // fleet.spreads.of(job)[0]
-        words = "no server has a free GPU" if share == 1 else f"no server has {share} free GPUs"
+        words = "no node has a free GPU" if share == 1 else f"no node has {share} free GPUs"
         if not _is_patient(row.shape):
             words += ", and those that it could share are full"
         elif job.gpus in fleet.affinity.values():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Slices: a lane for each server, to which jobs are bound, and GPUs that they have in turn (SPEC 1.3, 1.8).
+"""Slices: a lane for each node, to which jobs are bound, and GPUs that they have in turn (SPEC 1.3, 1.8).
 
-A job that finds free GPUs is bound to exactly these. Where none is free it is promised all GPUs of a server
-of its size, and runs on any of them in turn: it floats. Servers that a gang spans are one lane, so that its
+A job that finds free GPUs is bound to exactly these. Where none is free it is promised all GPUs of a node
+of its size, and runs on any of them in turn: it floats. Nodes that a gang spans are one lane, so that its
 parts start and stop as one.
 
 Source: Gandiva (OSDI'18) 4.1, 4.2, Algorithm 1.
@@ -32,16 +32,16 @@ class SliceLanes(Lanes):
     notes_on_arrival = False
 
     def __init__(self, *, slice_seconds: float = 60.0, max_jobs_per_gpu: int = 4) -> None:
-        """`max_jobs_per_gpu`: on average over a server; more jobs wait in the queue."""
+        """`max_jobs_per_gpu`: on average over a node; more jobs wait in the queue."""
         self._slice_seconds, self._max_jobs_per_gpu = slice_seconds, max_jobs_per_gpu
         self._patience_seconds = slice_seconds * max_jobs_per_gpu
         """A job waits in the queue as long as those that share wait for their turns, at most. Then it shares
-        servers with jobs of other sizes."""
+        nodes with jobs of other sizes."""
 
     # -- what is known --------------------------------------------------------------------------------
 
     def reset(self, snapshot: Snapshot, common: Mapping[str, Any], rows: Mapping[JobId, Row]) -> None:
-        """`common`: affinity and begin of the slice by server."""
+        """`common`: affinity and begin of the slice by node."""
         self._bindings = Bindings(snapshot.nodes, recalled(common.get("affinity"), dict[str, int], {}), rows)
         # The wall clock may have been set back.
         starts = {

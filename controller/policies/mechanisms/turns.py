@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Who of the jobs that are bound to a server has its GPUs now: weighted slices (SPEC 1.3).
+"""Who of the jobs that are bound to a node has its GPUs now: weighted slices (SPEC 1.3).
 
 Within a slice running jobs go on; at its end all compete in order.
 """
@@ -25,7 +25,7 @@ _WAITS = Why(Reason.WAITS_FOR_TURN, "waits for its turn")
 
 @dataclass(slots=True)
 class _Lane:
-    """Servers that are sliced together."""
+    """Nodes that are sliced together."""
 
     names: tuple[str, ...]
     contenders: list[Contender]
@@ -56,18 +56,18 @@ class Turns:
         slice_seconds: float,
         starts: dict[str, float],
     ) -> None:
-        """`rows`: all jobs. `starts`: when the slice of each server began."""
+        """`rows`: all jobs. `starts`: when the slice of each node began."""
         self._bindings, self._rows, self._slice_seconds = bindings, rows, slice_seconds
         self.starts = starts
         self._ends: dict[str, float] = {}
-        """By the first server of each lane where jobs wait."""
+        """By the first node of each lane where jobs wait."""
         bindings.changed |= starts.keys()
 
     def wake(self) -> float:
         return min(self._ends.values(), default=math.inf)
 
     def give(self, draft: Draft, now: float, ranks: Ranks) -> bool:
-        """On every server where something changed or a slice is over. True: there are more."""
+        """On every node where something changed or a slice is over. True: there are more."""
         due: list[tuple[float, tuple[str, ...], _Lane | None]] = []
         seen: set[str] = set()
         for name in sorted(self._bindings.changed):

@@ -51,7 +51,7 @@ _Candidate = tuple[Job, list[Job], str]
 
 
 def _themselves(waiting: _Waiting) -> Iterator[_Candidate]:
-    """Jobs that wait for their GPUs, on one server each: those of a higher class first, then those that use
+    """Jobs that wait for their GPUs, on one node each: those of a higher class first, then those that use
     most GPUs."""
     able = [job for job in waiting.jobs if job.may_migrate and len(by_node(job.placement.allocation)) == 1]
     for job in sorted(able, key=lambda job: (-job.priority_class, -job.gpus, job.id)):
@@ -82,7 +82,7 @@ class _Waiting:
         return bool(self._by_gpu)
 
     def in_the_way(self, snapshot: Snapshot) -> list[Job]:
-        """Jobs that run on these GPUs, on one server each: those first for whose GPUs most wait."""
+        """Jobs that run on these GPUs, on one node each: those first for whose GPUs most wait."""
         found: list[tuple[int, Job]] = []
         for job in snapshot.jobs.values():
             gpus = job.placement.gpus

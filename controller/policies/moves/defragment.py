@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Defragmentation: free GPUs are scattered over servers while a gang waits that needs them on one. Jobs of a
-nearly free server migrate to fuller ones (SPEC 1.5).
+"""Defragmentation: free GPUs are scattered over nodes while a gang waits that needs them on one. Jobs of a
+nearly free node migrate to fuller ones (SPEC 1.5).
 
 Where a job goes to, its GPUs are promised to it until it starts there. What it leaves is for the mechanism.
 
@@ -19,16 +19,16 @@ from controller.policies.placement.gangs import accepts
 from controller.policies.settings import DefragmentSettings, MigrationSettings
 
 _TRIES = 16
-"""Servers that are looked at for one shape of waiting jobs,"""
+"""Nodes that are looked at for one shape of waiting jobs,"""
 _LOOKS = 256
-"""servers that a job could go to,"""
+"""nodes that a job could go to,"""
 _CLEARINGS = 256
 """and how often in one plan it is tried to clear one."""
 NAME = "defragment"
 
 
 class Defragment:
-    """One server at a time, for the job that waits longest."""
+    """One node at a time, for the job that waits longest."""
 
     def __init__(self, settings: DefragmentSettings, migration: MigrationSettings) -> None:
         self._settings, self._migration = settings, migration

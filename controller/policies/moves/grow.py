@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Growing and shrinking: a job that allows it (`--gandiva-gpus`) takes GPUs of its server that no job needs,
+"""Growing and shrinking: a job that allows it (`--gandiva-gpus`) takes GPUs of its node that no job needs,
 and gives them back when one may need them (SPEC 1.6).
 
 Sizes are what the job asked for, doubled: with each it starts again from a checkpoint, or goes on in place.
@@ -127,7 +127,7 @@ class Grow:
 
 
 class _Growing:
-    """Who on one server gets which of its free GPUs."""
+    """Who on one node gets which of its free GPUs."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ def _is_gain(gain: float, settings: TrialSettings) -> bool:
 
 
 def _rates(snapshot: Snapshot, job: Job, known_seconds: float) -> Mapping[int, float]:
-    """Samples/s by number of GPUs of one server, alone on the type that it is on. What was measured longer
+    """Samples/s by number of GPUs of one node, alone on the type that it is on. What was measured longer
     than `known_seconds` ago with another number than it has now counts no more, like a trial's result."""
     kind, now = gpu_type(job.placement.gpus, snapshot.nodes), len(job.placement.gpus)
     table, since = snapshot.rates.get(rate_key(job), {}), snapshot.time - known_seconds
@@ -219,9 +219,9 @@ def _what(snapshot: Snapshot, job: Job, before: int, after: int) -> str:
 
 
 def _widen(snapshot: Snapshot, draft: Draft) -> None:
-    """Jobs that may change their size in place are bound to all GPUs of their server when they start, and
+    """Jobs that may change their size in place are bound to all GPUs of their node when they start, and
     float there: what they grow into is in their allocation then. Those that this plan places on GPUs of one
-    server, and that have no promise elsewhere."""
+    node, and that have no promise elsewhere."""
     bound = bindings(snapshot)
     for job_id in sorted(draft.put_since()):
         job, placement = snapshot.jobs[job_id], draft.of(job_id)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Locality: a gang that is spread over more servers than its size needs goes on on as few as that, once they
+"""Locality: a gang that is spread over more nodes than its size needs continues on as few as that, once they
 have room (SPEC 1.5, 1.8). Room comes when jobs depart, and the plan is made again then.
 
 The gain is what the gang does faster there: as its model was measured, or declared, in both configurations;
@@ -57,14 +57,12 @@ class Locality:
             job = snapshot.jobs[job_id]
             gpus = places.together(job) if migrations.left > 0 else None
             if gpus is not None:
-                words = (
-                    f"it was spread over {len(by_node(job.placement.gpus))} servers, and is expected to do "
-                )
+                words = f"it was spread over {len(by_node(job.placement.gpus))} nodes, and is expected to do "
                 migrations.go(NAME, job_id, gpus, f"{words}{speedup:.2f} times as much there", speedup)
         migrations.save()
 
     def _speedup(self, snapshot: Snapshot, job: Job, nodes: int) -> float:
-        """How many times as fast it is on so many servers as it is now."""
+        """How many times as fast it is on so many nodes as it is now."""
         gpus, table = job.placement.gpus, snapshot.rates.get(rate_key(job), {})
         kind = gpu_type(gpus, snapshot.nodes)
         now, then = (
@@ -79,7 +77,7 @@ class _Places:
     """What is free as the draft has it, and where spread jobs are."""
 
     def __init__(self, snapshot: Snapshot, draft: Draft, spread: list[Job]) -> None:
-        """`spread`: jobs that have GPUs on several servers."""
+        """`spread`: jobs that have GPUs on several nodes."""
         self._nodes, free = snapshot.nodes, draft.free(snapshot)
         held = {job.id: job.placement.gpus for job in spread if draft.of(job.id) == job.placement}
         others = {gpu.id for node in snapshot.nodes.values() for gpu in node.gpus}.difference(*held.values())
@@ -87,13 +85,13 @@ class _Places:
         self._free = Free(snapshot.nodes, held)
 
     def fewest(self, job: Job) -> int:
-        """On how many servers it could be at least; as many as now where it may not choose."""
+        """On how many nodes it could be at least; as many as now where it may not choose."""
         kind = gpu_type(job.placement.gpus, self._nodes)
         counts = spreads(self._free, job, True, kind) if kind else []
         return min(counts, default=len(by_node(job.placement.gpus)))
 
     def together(self, job: Job) -> GpuSet | None:
-        """GPUs for it on as few servers, its own among those that it can have. None: there is no room. They
+        """GPUs for it on as few nodes, its own among those that it can have. None: there is no room. They
         are taken; those that it leaves are for the mechanism."""
         own = job.placement.gpus
         self._free.hold(job.id, frozenset())

@@ -93,11 +93,11 @@ class Migrations:
         gain: float | None = None,
         verdict: Verdict = Verdict.PLANNED,
     ) -> None:
-        """The job goes on on these. `why`: after `goes on on NODES: `. `gain`: its expected rate there, as a
-        multiple of the present one, where it is known."""
+        """The job continues on these. `why`: after `continues on NODES: `. `gain`: its expected rate there,
+        as a multiple of the present one, where it is known."""
         self._draft.put(job_id, Placement(gpus, gpus))
         names = ",".join(sorted({gpu.node for gpu in gpus}))
-        self._draft.say(job_id, Why(Reason.MIGRATES, f"goes on on {names}: {why}"))
+        self._draft.say(job_id, Why(Reason.MIGRATES, f"continues on {names}: {why}"))
         self._draft.note(move, verdict, [job_id], gain)
         self.note(job_id)
         self.left -= 1

@@ -22,7 +22,7 @@ class Record:
     grown: dict[JobId, tuple[float, int]] = field(default_factory=dict)
     """Jobs that grew: when they did last, and the size before."""
     idle: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """Servers where a job could grow: since when so many GPUs have been free there."""
+    """Nodes where a job could grow: since when so many GPUs have been free there."""
 
     def save(self, draft: Draft) -> None:
         """Into the draft."""
@@ -32,7 +32,7 @@ class Record:
 
 
 def may_resize(draft: Draft, job: Job) -> bool:
-    """Whether the job runs alone on one server, stays as it is, and may change its size."""
+    """Whether the job runs alone on one node, stays as it is, and may change its size."""
     placement = job.placement
     stays = bool(placement.gpus) and draft.of(job.id) == placement and not placement.shares_with
     starts_again = job.may_resize and placement.allocation == placement.gpus
@@ -66,7 +66,7 @@ def kept_gpus(snapshot: Snapshot, job: Job, size: int) -> GpuSet:
 
 
 def server_of(gpus: GpuSet) -> str:
-    """The one server where these are."""
+    """The one node where these are."""
     return next(iter(gpus)).node
 
 
@@ -88,7 +88,7 @@ def waiting_jobs(snapshot: Snapshot, draft: Draft) -> list[Job]:
 
 
 class Needs:
-    """On which servers jobs that wait may need GPUs."""
+    """On which nodes jobs that wait may need GPUs."""
 
     def __init__(self, snapshot: Snapshot, draft: Draft, waiting: Iterable[Job]) -> None:
         self._snapshot, self._draft = snapshot, draft
@@ -101,7 +101,7 @@ class Needs:
         return (job.signature, job.priority_class, frozenset(gpu.node for gpu in bound))
 
     def share(self, job: Job) -> tuple[int, int]:
-        """Over how many servers it goes at least, and its GPUs on each."""
+        """Over how many nodes it goes at least, and its GPUs on each."""
         count = job.request.nodes or -(-job.gpus // self._largest)
         return count, -(-job.gpus // count)
 
@@ -114,5 +114,5 @@ class Needs:
         return sum(gpu.usable for gpu in node.gpus) >= share and accepts(node, job, share)
 
     def at(self, name: str) -> bool:
-        """Whether one of them could use GPUs of this server."""
+        """Whether one of them could use GPUs of this node."""
         return any(self.may_use(job, self._snapshot.nodes[name]) for job in self._jobs)

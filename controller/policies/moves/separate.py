@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Separation: a job that does less beside others on its server than it did before goes on on a server where
-fewer GPUs are in use (SPEC 1.5, 1.7). Jobs on different GPUs share what else a server has: its buses, cores
+"""Separation: a job that does less beside others on its node than it did before continues on a node where
+fewer GPUs are in use (SPEC 1.5, 1.7). Jobs on different GPUs share what else a node has: its buses, cores
 and network.
 
 There is no model of interference: the move is a trial. Where the job does not do more, its slowness was not
@@ -27,7 +27,7 @@ NAME = "separate"
 
 
 class Separate:
-    """First trials are judged, then one job leaves each server where jobs are slow."""
+    """First trials are judged, then one job leaves each node where jobs are slow."""
 
     def __init__(self, own: SeparateSettings, trials: TrialSettings, migration: MigrationSettings) -> None:
         self._settings, self._trials, self._migration = own, trials, migration
@@ -59,7 +59,7 @@ class Separate:
             if not self._is_gain(gain):
                 record.best[trial.what] = rates.get(job_id, trial.before[0])
             draft.note(NAME, Verdict.KEPT, [job_id], gain if rates else None)
-            left = record.sources.get(job_id, "its server")
+            left = record.sources.get(job_id, "its node")
             words = f"it does {gain:.2f} times what it did on {left}" if rates else "its rate is not known"
             draft.say(job_id, Why(Reason.KEEPS_GPUS, f"stays where it went to: {words}"))
 
@@ -104,7 +104,7 @@ class Separate:
 
 
 def _server(draft: Draft, job: Job) -> str:
-    """The one server that the job runs on, with its GPUs to itself, and stays on. Empty: there is none."""
+    """The one node that the job runs on, with its GPUs to itself, and stays on. Empty: there is none."""
     placement = draft.of(job.id)
     names = by_node(placement.gpus)
     stays = placement == job.placement and not placement.shares_with and not job.leaving
@@ -122,11 +122,11 @@ class _Record:
     """What the move remembers."""
 
     best: dict[str, float] = field(default_factory=dict)
-    """Samples/s, the most that was measured of jobs that are alike, on whatever server."""
+    """Samples/s, the most that was measured of jobs that are alike, on whatever node."""
     left: dict[str, float] = field(default_factory=dict)
-    """When a job left a server: those that stayed are measured anew first."""
+    """When a job left a node: those that stayed are measured anew first."""
     sources: dict[JobId, str] = field(default_factory=dict)
-    """Which server jobs left that are there still."""
+    """Which node jobs left that are there still."""
 
     def follow(self, snapshot: Snapshot, jobs: list[Job], cooldown_seconds: float) -> None:
         """Take over what was measured, and forget what is over."""
@@ -155,26 +155,26 @@ class _Servers:
     def __init__(self, snapshot: Snapshot, draft: Draft) -> None:
         self._snapshot, self._draft, self._free = snapshot, draft, draft.free(snapshot)
         self._used = Counter(gpu.node for _, gpus in self._on() for gpu in gpus)
-        """GPUs of jobs that run, or are to run there, by server."""
+        """GPUs of jobs that run, or are to run there, by node."""
         self.jobs = [job for job in snapshot.jobs.values() if _server(draft, job)]
-        """Those that run on one server each, with their GPUs to themselves."""
+        """Those that run on one node each, with their GPUs to themselves."""
 
     def _on(self) -> Iterator[tuple[JobId, GpuSet]]:
         jobs, placements = self._snapshot.jobs, self._draft.placements
         return ((i, placement.gpus or jobs[i].promised) for i, placement in placements.items())
 
     def beside(self, job: Job) -> int:
-        """GPUs that others use on its server."""
+        """GPUs that others use on its node."""
         (name,) = by_node(job.placement.gpus)
         return self._used[name] - job.gpus
 
     def others(self, job: Job) -> list[JobId]:
-        """Those that run on its server too."""
+        """Those that run on its node too."""
         (name,) = by_node(job.placement.gpus)
         return sorted(i for i, gpus in self._on() if i != job.id and any(gpu.node == name for gpu in gpus))
 
     def quieter(self, job: Job) -> str | None:
-        """The server with the fewest GPUs in use that takes the job: fewer than others use beside it."""
+        """The node with the fewest GPUs in use that takes the job: fewer than others use beside it."""
         nodes, beside = self._snapshot.nodes, self.beside(job)
         kind = gpu_type(job.placement.gpus, nodes)
         fits = [

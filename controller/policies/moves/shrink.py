@@ -81,7 +81,7 @@ class Shrinking:
         return True
 
     def _steps(self, name: str, missing: int) -> list[_Step] | None:
-        """Which jobs of this server shrink, so that so many GPUs more are free. None: not enough can."""
+        """Which jobs of this node shrink, so that so many GPUs more are free. None: not enough can."""
         jobs = [self._snapshot.jobs[job_id] for job_id in self._sizes]
         here = [job for job in jobs if server_of(job.placement.gpus) == name]
         steps: list[_Step] = []

@@ -44,7 +44,7 @@ def search_of(job: Job) -> Hashable:
 
 def by_search(trials: Iterable[Trial]) -> list[list[Trial]]:
     """The trials of each search that can take each other's turns: equal gangs of one class, bound to the same
-    servers."""
+    nodes."""
     found: dict[Hashable, list[Trial]] = {}
     for trial in trials:
         job = trial.job

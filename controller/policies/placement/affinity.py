@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Where an arriving job goes: Algorithm 1 of the Gandiva paper (SPEC 1.8).
 
-Jobs of one size share servers (affinity), so that slices rotate cleanly. A new job gets a free GPU where
+Jobs of one size share nodes (affinity), so that slices rotate cleanly. A new job gets a free GPU where
 there is one, and shares where there is none, rather than queueing.
 """
 
@@ -16,15 +16,15 @@ from controller.policies.placement.servers import Server, pick_ordinals, takes
 
 
 class Stage(enum.Enum):
-    """The line of Algorithm 1 that found the servers, in words."""
+    """The line of Algorithm 1 that found the nodes, in words."""
 
     SAME_AFFINITY = "free GPUs beside jobs of its size"
-    UNASSIGNED = "a server without jobs"
+    UNASSIGNED = "a node without jobs"
     ANY_FREE = "free GPUs beside jobs of other sizes"
-    OVERSUBSCRIBE = "no GPU is free: shares the least loaded server of its size"
-    ANY_SIZE = "no GPU is free, and it has waited long: shares the least loaded server of any size"
+    OVERSUBSCRIBE = "no GPU is free: shares the least loaded node of its size"
+    ANY_SIZE = "no GPU is free, and it has waited long: shares the least loaded node of any size"
     """Not in the paper: where no job of its size is there to share with, a job that has waited long shares
-    servers of other sizes."""
+    nodes of other sizes."""
 
     @property
     def shares(self) -> bool:
@@ -38,13 +38,13 @@ class Choice:
 
     stage: Stage
     binding: GpuSet
-    """What Slurm will be asked for: exact GPUs, or all GPUs of the server where several jobs share it and can
+    """What Slurm will be asked for: exact GPUs, or all GPUs of the node where several jobs share it and can
     be kept to those of their turn, so that slices can be fair (G6)."""
 
 
 def get_nodes(job: Job, fleet: Fleet, max_jobs_per_gpu: int, *, any_size: bool = False) -> Choice | None:
-    """The servers for this job, or None: it queues (stage 5 of the paper). Changes nothing. `any_size`: it
-    may share servers with jobs of other sizes."""
+    """The nodes for this job, or None: it queues (stage 5 of the paper). Changes nothing. `any_size`: it
+    may share nodes with jobs of other sizes."""
     for share_any in (False, True) if any_size else (False,):
         for count in fleet.spreads.of(job):
             if count == 1:
@@ -102,7 +102,7 @@ def _several_servers(
         return _share_servers(least_loaded, count, share, max_jobs_per_gpu)
     same = [s for s in possible if fleet.affinity.get(s.node.name) == job.gpus]
     same.sort(key=lambda s: (s.load, s.number))
-    # Small servers first: the large ones stay whole for large gangs.
+    # Small nodes first: the large ones stay whole for large gangs.
     unassigned = [s for s in possible if s.node.name not in fleet.affinity and not s.members]
     unassigned.sort(key=lambda s: (len(s.usable), s.number))
     tightest = sorted(possible, key=lambda s: (s.free, s.number))
@@ -121,7 +121,7 @@ def _several_servers(
 def _share_group(
     job: Job, same: Sequence[Server], fleet: Fleet, count: int, max_jobs_per_gpu: int
 ) -> Choice | None:
-    """Stage 4 for a gang over several servers: exactly the GPUs of a gang of the same shape, so that the
+    """Stage 4 for a gang over several nodes: exactly the GPUs of a gang of the same shape, so that the
     two take turns as a whole."""
     share = job.gpus // count
     servers = fleet.servers
@@ -146,7 +146,7 @@ def _share_group(
 def _share_servers(
     possible: Sequence[Server], count: int, share: int, max_jobs_per_gpu: int
 ) -> Choice | None:
-    """The least loaded servers of one GPU model that have room, whatever runs there."""
+    """The least loaded nodes of one GPU model that have room, whatever runs there."""
     groups: dict[str, list[Server]] = {}
     for server in possible:
         if _shared_ordinals([server], share, max_jobs_per_gpu) is not None:

@@ -16,7 +16,7 @@ from controller.policies.placement.free import NOBODY, Free, bindings
 
 
 class Room(Protocol):
-    """Who counts what is taken: a pool of GPUs, a fleet of servers."""
+    """Who counts what is taken: a pool of GPUs, a fleet of nodes."""
 
     def change(self, job_id: JobId, before: Placement, after: Placement) -> Any:
         """A job goes from one placement to another. Returns what `restore` needs."""

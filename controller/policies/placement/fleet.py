@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""All servers with the jobs counted in, filed by what placement looks for, so that a job finds its place
-without looking at every server."""
+"""All nodes with the jobs counted in, filed by what placement looks for, so that a job finds its place
+without looking at every node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Place:
     share: int
     """GPUs of the gang on each node."""
     exact: Mapping[str, tuple[int, ...]]
-    """Ordinals per node; empty for a job that floats over its one server."""
+    """Ordinals per node; empty for a job that floats over its one node."""
     memory_bytes: int = 0
     """Host memory per node that Slurm does not know of yet."""
     on: GpuSet = frozenset()
@@ -30,12 +30,12 @@ class Place:
 
 
 class Fleet:
-    """The servers, who is on them, and drawers of them in the orders of Algorithm 1's stages."""
+    """The nodes, who is on them, and drawers of them in the orders of Algorithm 1's stages."""
 
     def __init__(self, nodes: Mapping[str, Node], affinity: Mapping[str, int]) -> None:
         self.servers = empty_servers(nodes)
         self.affinity = {name: size for name, size in affinity.items() if name in self.servers}
-        """Size of the gangs each server is kept for; servers without jobs are not in it."""
+        """Size of the gangs each node is kept for; nodes without jobs are not in it."""
         self.places: dict[JobId, Place] = {}
         self.spreads = Spreads((node.model, len(node.gpus)) for node in nodes.values())
         self._numbered = list(self.servers.values())
@@ -43,7 +43,7 @@ class Fleet:
         self._unassigned: list[tuple[int, int]] = []
         self._free: list[tuple[int, int]] = []
         self._filed: dict[str, list[tuple[list[Any], tuple[float, int]]]] = {}
-        """In which drawers each server is, under which keys."""
+        """In which drawers each node is, under which keys."""
         self._stale = set(self.servers)
 
     # -- who is where ---------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class Fleet:
         return True
 
     def move(self, job_id: JobId, on: GpuSet) -> None:
-        """A floating job is on other GPUs of its server now."""
+        """A floating job is on other GPUs of its node now."""
         place = self.places[job_id]
         self.places[job_id] = replace(place, on=on)
         for gpus, change in ((place.on, -1), (on, 1)):
@@ -91,7 +91,7 @@ class Fleet:
                     self.servers[gpu.node].occupied[gpu.ordinal] += change
 
     def set_affinity(self, name: str, size: int | None) -> bool:
-        """Keep a server for gangs of this size (None: for none). Whether that is news."""
+        """Keep a node for gangs of this size (None: for none). Whether that is news."""
         if self.affinity.get(name) == size:
             return False
         if size is None:
@@ -127,18 +127,18 @@ class Fleet:
     # -- looking for room -----------------------------------------------------------------------------
 
     def with_free(self, share: int) -> Iterator[Server]:
-        """Servers with so many free GPUs, the fullest first."""
+        """Nodes with so many free GPUs, the fullest first."""
         self._settle()
         for _, number in self._free[bisect_left(self._free, (share, -1)) :]:
             yield self._numbered[number]
 
     def unassigned(self) -> Iterator[Server]:
-        """Servers without jobs, small ones first: the large stay whole for large gangs."""
+        """Nodes without jobs, small ones first: the large stay whole for large gangs."""
         self._settle()
         return (self._numbered[number] for _, number in self._unassigned)
 
     def shared_by(self, size: int, below: float) -> Iterator[Server]:
-        """Servers kept for gangs of this size with a load below this one, the least loaded first."""
+        """Nodes kept for gangs of this size with a load below this one, the least loaded first."""
         self._settle()
         for load, number in self._shared.get(size, ()):
             if load >= below:
@@ -146,7 +146,7 @@ class Fleet:
             yield self._numbered[number]
 
     def most_free(self) -> int:
-        """Free GPUs of the emptiest server."""
+        """Free GPUs of the emptiest node."""
         self._settle()
         return self._free[-1][0] if self._free else 0
 
@@ -173,7 +173,7 @@ class Fleet:
 
 
 def settled_affinity(current: int | None, gangs: Iterable[tuple[int, int]]) -> int | None:
-    """Affinity of a server after arrivals and departures (SPEC 1.1, gaps we fill).
+    """Affinity of a node after arrivals and departures (SPEC 1.1, gaps we fill).
 
     It keeps its affinity while a job of that size is there. One left with foreign sizes only takes the size
     that holds most of its GPUs; one left empty has none. `gangs`: (gang size, share here) of its jobs.

@@ -61,7 +61,7 @@ class Spreads:
         part = "its" if share == job.gpus else f"{share} of its"
         gpus = "GPU" if job.gpus == 1 else f"{job.gpus} GPUs"
         why = "; ".join(sorted(words)[:3])
-        return Why(Reason.NO_NODE_FITS, f"no server can take {part} {gpus}: {why}")
+        return Why(Reason.NO_NODE_FITS, f"no node can take {part} {gpus}: {why}")
 
     def why_not(self, gpus: int, nodes: int | None, gpu_types: tuple[str, ...]) -> str:
         """One sentence for what can never run here; empty where it can."""
@@ -82,10 +82,10 @@ class Spreads:
 def common_ordinals(
     fitting: Sequence[Server], count: int, share: int
 ) -> tuple[list[Server], list[int]] | None:
-    """The first `count` of these servers that have `share` free ordinals in common, and one GPU model, and
+    """The first `count` of these nodes that have `share` free ordinals in common, and one GPU model, and
     these ordinals.
 
-    Greedy: each server joins the group when enough common ordinals remain. For whole servers, the usual
+    Greedy: each node joins the group when enough common ordinals remain. For whole nodes, the usual
     case, this is exact.
     """
     for first in range(len(fitting)):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How full each server is: the working view that placement reads and fills while it plans.
+"""How full each node is: the working view that placement reads and fills while it plans.
 
-Words of the Gandiva paper: M is the number of GPUs allocated on a server by running and suspended jobs
+Words of the Gandiva paper: M is the number of GPUs allocated on a node by running and suspended jobs
 together, load is M/N, and a GPU is free while M < N.
 """
 
@@ -32,7 +32,7 @@ class Server:
     bound_jobs: Counter[int] = field(default_factory=Counter)
     """How many jobs hold a shard of each ordinal."""
     members: dict[JobId, int] = field(default_factory=dict)
-    """GPUs of this server that each assigned job takes."""
+    """GPUs of this node that each assigned job takes."""
     memory_free_bytes: int | None = None
 
     @property
@@ -61,7 +61,7 @@ class Server:
 
 
 def empty_servers(nodes: Mapping[str, Node]) -> dict[str, Server]:
-    """All servers without jobs. Order: natural order of names."""
+    """All nodes without jobs. Order: natural order of names."""
     servers = {}
     for number, name in enumerate(sorted(nodes, key=natural_key)):
         node = nodes[name]
@@ -84,7 +84,7 @@ def takes(job: Job, server: Server, share: int) -> bool:
 def pick_ordinals(free: Sequence[int], count: int) -> list[int]:
     """`count` of the free ordinals (most wanted first), an aligned neighbourhood where there is one.
 
-    GPUs 0-1, 2-3, 0-3, … share switches or NVLink bridges on common servers, so an aligned block keeps
+    GPUs 0-1, 2-3, 0-3, … share switches or NVLink bridges on common nodes, so an aligned block keeps
     a gang together and leaves whole blocks to others.
     """
     place = {ordinal: number for number, ordinal in enumerate(free)}

@@ -131,7 +131,7 @@ ALONE, HOST, GUEST = 0, 1, 2
 
 
 def parts(slices: Sequence[TimelineSliceMessage], stops: Sequence[float]) -> tuple[list[int], list[float]]:
-    """Which slices are packed: those that begin while another one goes on on the same GPUs are guests. And
+    """Which slices are packed: those that begin while another one continues on the same GPUs are guests. And
     from when each counts among the GPUs in use: a guest from when its host has left. `stops`: their ends."""
     found, begins = [ALONE] * len(slices), [piece.start for piece in slices]
     on: dict[str, int] = {}

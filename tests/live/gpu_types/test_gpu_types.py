@@ -75,5 +75,5 @@ def test_a_type_without_room_for_the_job_says_so(site: Site) -> None:
     assert done.exit_code != 0 and "different GPU models of this cluster (" in done.stderr
     assert all(model in done.stderr for model in TYPES.values())
     job = site.train("alice", "--gandiva", "--gandiva-gpu-types=k80", "--gres=gpu:1", "-w", "n1")
-    site.wait("the reason why it waits", lambda: "no server can take its GPU" in site.explained(job))
+    site.wait("the reason why it waits", lambda: "no node can take its GPU" in site.explained(job))
     assert nodes_of(site, job) == set()

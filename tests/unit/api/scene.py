@@ -142,7 +142,7 @@ def gpu_sample(gpu: Gpu) -> GpuSample:
 SLICE_OVER = Why(Reason.TURN_OVER, "its slice is over")
 REASONS = {
     JobId(102): Why(Reason.WAITS_FOR_TURN, "waits for its turn on n1: 101 has had less of its share"),
-    JobId(105): "no server has 4 free GPUs",
+    JobId(105): "no node has 4 free GPUs",
 }
 
 

@@ -105,7 +105,7 @@ def test_jobs_come_from_the_journal_with_what_is_known_now(client: ApiClient) ->
     assert (done.run_seconds, done.gpu_seconds, done.slices, done.phase) == (1800, 3600, 1, None)
     assert done.reason == "its slice is over"
     queued = answer.jobs[-1]
-    assert (queued.phase, queued.reason, queued.state) == ("queued", "no server has 4 free GPUs", "PENDING")
+    assert (queued.phase, queued.reason, queued.state) == ("queued", "no node has 4 free GPUs", "PENDING")
 
 
 @pytest.mark.parametrize(

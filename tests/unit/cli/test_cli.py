@@ -394,7 +394,7 @@ def test_explain(capsys: pytest.CaptureFixture[str], url: str) -> None:
     code, out, _ = run(capsys, "explain", "102", "105", "--url", url)
     assert code == 0
     assert "Job 102 (train-102, bob) is suspended and waits for its turn" in out
-    assert "no server has 4 free GPUs" in out
+    assert "no node has 4 free GPUs" in out
     answers = run(capsys, "explain", "--json", "102", "--url", url)[1]
     assert json.loads(answers)["live"]["phase"] == "suspended"
     code, _, err = run(capsys, "explain", "4711", "--url", url)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A job that starts again from a checkpoint goes on on other GPUs, so that a gang finds its place."""
+"""A job that starts again from a checkpoint continues on other GPUs, so that a gang finds its place."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_gang_starts_where_a_job_has_left(
         action = "migrate" if store else "requeue"
         reasons = [decision.reason for decision in decisions if decision.action == action]
         to = nodes(world, stays)[0][0]
-        assert reasons == [f"migrates: goes on on {to}: {site.at} is cleared for job {gang} (2 GPUs)"]
+        assert reasons == [f"migrates: continues on {to}: {site.at} is cleared for job {gang} (2 GPUs)"]
         published = [words for kind, words in site.events(mover) if kind == "checkpointed"]
         assert [words.split(" is ")[1] for words in published] == [
             "generation 1 of its checkpoint store"
@@ -193,7 +193,7 @@ def test_a_spread_gang_comes_together_where_it_has_a_gpu_already(tmp_path: Path,
         decisions = JournalReader(world.journal_path).decisions(gang)
         action = "migrate" if store else "requeue"
         (reason,) = [decision.reason for decision in decisions if decision.action == action]
-        assert "it was spread over 2 servers" in reason
+        assert "it was spread over 2 nodes" in reason
         await world.until_ended([gang, stays], 2000)
         await world.stop()
         world.check()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A suspended job goes on on other GPUs, from the state that is in host memory. Its old GPU is another job's
-all the time."""
+"""A suspended job continues on other GPUs, from the state that is in host memory. Its old GPU is another
+job's all the time."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_it_goes_to_gpus_that_became_free(tmp_path: Path, mode: str, deltas: boo
             for each in JournalReader(world.journal_path).decisions(world.mover)
             if each.action == "migrate"
         ]
-        assert decision.reason.startswith("migrates: goes on on n2: there is room, and it waits for a turn")
+        assert decision.reason.startswith("migrates: continues on n2: there is room, and it waits for a turn")
         assert [kind for kind, _ in world.events()] == ["checkpointed"]
         await world.until(lambda: not world.cluster.reserved)
         await world.finish(400)

@@ -93,8 +93,8 @@ def test_explain_names_the_partition_and_what_is_wrong_with_it(tmp_path: Path) -
         controller = world.start()
         problems = controller.conditions
         await asyncio.sleep(5.0)
-        assert controller.reasons[elsewhere] == "no server can take its GPU: not in partition cpu"
-        assert controller.reasons[refused] == f"no server can take its GPU: {why}"
+        assert controller.reasons[elsewhere] == "no node can take its GPU: not in partition cpu"
+        assert controller.reasons[refused] == f"no node can take its GPU: {why}"
         assert {reason_of(controller.reasons[job]) for job in (elsewhere, refused)} == {Reason.NO_NODE_FITS}
         assert world.running() == {int(fine)}
         assert list(problems.sentences) == [f"{why}: its Gandiva jobs stay held"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Jobs that take turns go on on GPUs that others left (SPEC 1.5, 1.8)."""
+"""Jobs that take turns continue on GPUs that others left (SPEC 1.5, 1.8)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def turns(make: Callable[[], Policy], **waiting: Any) -> Ideal:
 
 
 def on(c: Ideal, name: str) -> set[int]:
-    """Jobs bound to this server."""
+    """Jobs bound to this node."""
     return {int(i) for i, j in c.jobs.items() if name in {g.node for g in j.placement.allocation}}
 
 
@@ -49,7 +49,7 @@ def test_jobs_that_wait_for_their_turn_go_to_the_gpus_of_departed_ones() -> None
     plan = c.step()
     assert {int(moved.job_id) for moved in plan.moved} == {3, 4} == on(c, "s1")
     assert {target.keep for target in plan.targets.values()} == {StateAt.STORE}
-    words = "goes on on s1: there is room, and it waits for a turn where it is bound"
+    words = "continues on s1: there is room, and it waits for a turn where it is bound"
     assert {plan.reasons[JobId(i)] for i in (3, 4)} == {words}
     assert c.running() == {1, 2, 3, 4} and c.timeline.preemptions == preemptions
     history = c.slices(5)
@@ -70,7 +70,7 @@ def test_where_they_cannot_save_those_that_run_go() -> None:
     assert plan.targets[first.job_id].keep is StateAt.STORE
     assert {gpu for i in (1, 2) for gpu in plan.targets[JobId(i)].placement.gpus} == gpu_set("s1:0", "s1:1")
     words = "there is room, and job 3 waits for the GPUs that it leaves"
-    assert plan.reasons[first.job_id] == f"goes on on s1: {words}"
+    assert plan.reasons[first.job_id] == f"continues on s1: {words}"
     assert c.running() == {1, 2, 3, 4}
     history = c.slices(5)
     assert all(running == {1, 2, 3, 4} for running in history), "no more turns, and none goes back"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Jobs migrate so that one that waits finds its GPUs on one server (SPEC 1.5, 5.2)."""
+"""Jobs migrate so that one that waits finds its GPUs on one node (SPEC 1.5, 5.2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from controller.settings.policies import PolicySettings
 from tests.unit.policies.ideal import Ideal, gpu_set, make_job, make_node, running, suspended
 
 USED = {"s0": [1], "s1": [2, 1], "s2": [1, 1]}
-"""Sizes of the jobs on servers of four GPUs: three, one and two are free."""
+"""Sizes of the jobs on nodes of four GPUs: three, one and two are free."""
 WAITS = 9
 BOTH = pytest.mark.parametrize("name", ["fifo-skip", "gandiva", "tiresias-las"])
 
@@ -28,7 +28,7 @@ def policy(name: str, *, free_fraction: float = 0.75, **migration: Any) -> Calla
 
 
 def placed(used: dict[str, list[int]], **changes: Any) -> list[Job]:
-    """Numbered from 1 on, server by server."""
+    """Numbered from 1 on, node by node."""
     jobs: list[Job] = []
     for name, sizes in used.items():
         at = 0
@@ -59,7 +59,7 @@ def test_the_example(name: str) -> None:
     assert {int(i) for i in plan.targets} == {1} or name == "gandiva"
     assert plan.targets[JobId(1)].keep is StateAt.STORE
     assert plan.targets[JobId(1)].placement.gpus == gpu_set("s1:3")
-    assert plan.reasons[JobId(1)] == "goes on on s1: s0 is cleared for job 9 (4 GPUs)"
+    assert plan.reasons[JobId(1)] == "continues on s1: s0 is cleared for job 9 (4 GPUs)"
     assert plan.moved == (Moved("defragment", Verdict.PLANNED, JobId(1)),)
     assert where(c) == {1: "s1", 2: "s1", 3: "s1", 4: "s2", 5: "s2", WAITS: "s0"}
 
@@ -173,7 +173,7 @@ def shared_gpu(**changes: Any) -> list[Job]:
 
 
 def test_a_suspended_job_is_cleared_off_too() -> None:
-    """Else it would go on on the GPU that the other one leaves."""
+    """Else it would continue on the GPU that the other one leaves."""
     c = ideal(policy("gandiva"), shared_gpu())
     plan = c.step()
     assert {int(moved.job_id) for moved in plan.moved} == {1, 5}

@@ -23,7 +23,7 @@ SLICE = 60.0
 
 
 def gandiva(*gpus: int, max_jobs_per_gpu: int = 8, jobs: Iterable[Job] = ()) -> Ideal:
-    """Servers s0, s1, … with so many GPUs; stopped jobs stay bound."""
+    """Nodes s0, s1, … with so many GPUs; stopped jobs stay bound."""
     make = preset("gandiva", slice_seconds=SLICE, max_jobs_per_gpu=max_jobs_per_gpu)
     return Ideal(make, [make_node(f"s{i}", n) for i, n in enumerate(gpus)], jobs, bound=True)
 
@@ -75,16 +75,16 @@ def test_g10_algorithm_1_stage_order() -> None:
 
 
 def where(c: Ideal, number: int) -> str:
-    """The server a job was assigned to, bound to or promised."""
+    """The node a job was assigned to, bound to or promised."""
     return next((gpu.node for gpu in c.jobs[JobId(number)].allocation), "QUEUE")
 
 
 def allocated(c: Ideal, plan: Plan | None = None) -> dict[str, int]:
-    """M of each server, now or once this plan is carried out."""
+    """M of each node, now or once this plan is carried out."""
     totals = dict.fromkeys(c.nodes, 0)
     for each in c.jobs.values():
         target = plan.targets.get(each.id) if plan is not None else None
-        # One that waits for its first turn at a server may start on another one after all.
+        # One that waits for its first turn at a node may start on another one after all.
         names = {gpu.node for gpu in (target.placement.allocation if target else ()) or each.allocation}
         for name in names:
             totals[name] += each.gpus // len(names)
@@ -195,8 +195,8 @@ def test_more_memory_than_any_node_has_is_told_from_memory_that_others_have_now(
     c = gandiva(4, jobs=jobs)
     c.nodes["s0"] = make_node("s0", 4, memory_bytes=64 * GIB, memory_free_bytes=16 * GIB)
     c.step()
-    assert c.reasons[JobId(1)] == "no server can take its GPU: only 64 GiB of host memory"
-    assert c.reasons[JobId(2)] == "no server can take its GPU: not enough free host memory"
+    assert c.reasons[JobId(1)] == "no node can take its GPU: only 64 GiB of host memory"
+    assert c.reasons[JobId(2)] == "no node can take its GPU: not enough free host memory"
 
 
 def test_a_departure_lets_a_waiting_job_start_elsewhere() -> None:
@@ -264,7 +264,7 @@ def test_invariants_under_random_arrivals_and_departures(
             before = snapshot.jobs[job_id]
             if before.placement.gpus and not target.placement.gpus and movable:
                 node = next(iter(before.allocation)).node
-                assert allocated(c, plan)[node] > 4, "suspended although all jobs of the server fit"
+                assert allocated(c, plan)[node] > 4, "suspended although all jobs of the node fit"
             if before.placement.allocation and target.placement.gpus:
                 assert target.placement.allocation == before.placement.allocation, "without a migration"
 
@@ -403,7 +403,7 @@ def test_gangs_do_not_wait_for_ever_beside_an_idle_node() -> None:
     c.run(until=139)
     assert {gpu.node for i in (1, 3) for gpu in c.jobs[JobId(i)].placement.allocation} == {"s0"}
     c.run(until=200)
-    no_peer = "no server has 4 free GPUs, and no 8-GPU job is there to take turns with"
+    no_peer = "no node has 4 free GPUs, and no 8-GPU job is there to take turns with"
     assert c.reasons[JobId(4)].startswith(no_peer)
     patience = SLICE * 8
     c.run(until=140 + patience + 4 * SLICE)
@@ -429,4 +429,4 @@ def test_it_shares_no_server_that_is_full() -> None:
     c = gandiva(2, max_jobs_per_gpu=1, jobs=[job(1), job(2), job(3, 2, submit=1.0)])
     c.run(until=20 * SLICE)
     assert c.running() == {1, 2}
-    assert c.reasons[JobId(3)] == "no server has 2 free GPUs, and those that it could share are full"
+    assert c.reasons[JobId(3)] == "no node has 2 free GPUs, and those that it could share are full"

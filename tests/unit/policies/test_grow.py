@@ -214,7 +214,7 @@ def test_no_job_grows_on_a_gpu_that_is_not_healthy_any_more() -> None:
 
 
 def test_nothing_grows_while_a_job_may_need_the_gpus() -> None:
-    """A job waits for four GPUs on one server: it needs those of s0, not those of n1, which is too small."""
+    """A job waits for four GPUs on one node: it needs those of s0, not those of n1, which is too small."""
     c = ideal(
         "fifo-skip", running(adaptive(1), gpu_set("s0:0")), running(make_job(2, 2), gpu_set("s0:1", "s0:2"))
     )
@@ -423,7 +423,7 @@ def in_place(name: str, *jobs: Job, servers: int = 1, **settings: Any) -> Ideal:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_papers_run_in_place(name: str) -> None:
-    """Bound to the whole server, on as many of its GPUs as it has just now."""
+    """Bound to the whole node, on as many of its GPUs as it has just now."""
     c = in_place(name, floating(1), make_job(2, 1, 1e6, nodes=1), make_job(3, 2, 1e6, nodes=1))
     allocations: set[int] = set()
     c.on_plan = lambda _snapshot, plan: allocations.update(
@@ -450,7 +450,7 @@ def test_the_papers_run_in_place(name: str) -> None:
 
 @EVERY
 def test_it_grows_only_within_its_allocation(name: str) -> None:
-    """The other GPUs of its server were not usable when it started."""
+    """The other GPUs of its node were not usable when it started."""
     node = make_node("s0", 4)
     gpus = tuple(replace(gpu, healthy=i < 2) for i, gpu in enumerate(node.gpus))
     c = in_place(name, floating(1), servers=0)

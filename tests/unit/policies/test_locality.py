@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Gangs that are spread over servers are brought together when there is room (SPEC 1.5)."""
+"""Gangs that are spread over nodes are brought together when there is room (SPEC 1.5)."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def test_the_paper_s_example(name: str) -> None:
     assert plan.moved[0] == Moved("locality", Verdict.PLANNED, JobId(1), 1.33)
     target = plan.targets[JobId(1)]
     assert target.keep is StateAt.STORE and target.placement.gpus == gpu_set("s0:0", "s0:2")
-    words = "it was spread over 2 servers, and is expected to do 1.33 times as much there"
-    assert plan.reasons[JobId(1)] == f"goes on on s0: {words}"
+    words = "it was spread over 2 nodes, and is expected to do 1.33 times as much there"
+    assert plan.reasons[JobId(1)] == f"continues on s0: {words}"
     assert where(c, 1, 2, 3, 4) == ["s0", "s1", "s2", "s2"]
 
 

@@ -119,7 +119,7 @@ def test_what_was_remembered_is_read_again() -> None:
     migrations.save()
     assert draft.remembered[NAME] == {"1": NOW, "8": NOW - 1.0}
     assert migrations.left == 3
-    assert draft.said[JobId(1)] == "goes on on n1: there is room"
+    assert draft.said[JobId(1)] == "continues on n1: there is room"
 
 
 @pytest.mark.parametrize(

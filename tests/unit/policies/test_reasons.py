@@ -119,8 +119,8 @@ def test_gangs() -> None:
     assert said(c, 3) == "waits in queue 1 of 2 for 2 free GPUs"
     assert said(c, 4) == "16 GPUs, in equal parts on nodes of one GPU model, fit nowhere: a100 has 2 x 4"
     c.add(make_job(5, 8, nodes=1), make_job(6, 1, required_nodes=frozenset({"n7"})))
-    assert said(c, 5) == "no server can take its 8 GPUs: only 4 usable GPUs"
-    assert said(c, 6) == "no server can take its GPU: not in the job's node list"
+    assert said(c, 5) == "no node can take its 8 GPUs: only 4 usable GPUs"
+    assert said(c, 6) == "no node can take its GPU: not in the job's node list"
     assert reason(c, 3) is Reason.WAITS_FOR_GPUS
     assert {reason(c, number) for number in (4, 5, 6)} == {Reason.NO_NODE_FITS}
 
@@ -146,7 +146,7 @@ def test_gangs_that_are_to_be_on_few_nodes() -> None:
 
 def test_slices() -> None:
     c = Ideal(GANDIVA, [make_node("n1", 1)], [make_job(n, nodes=1) for n in (1, 2, 3)], bound=True)
-    assert said(c, 1) == "a server without jobs"
+    assert said(c, 1) == "a node without jobs"
     assert said(c, 2) == "no GPU is free: first turn on n1, 1 of 2 in line"
     assert said(c, 3) == "no GPU is free: first turn on n1, 2 of 2 in line"
     c.now = 60.0
@@ -168,14 +168,14 @@ def test_jobs_that_no_server_takes() -> None:
     c.add(make_job(3, nodes=1), make_job(4, 2, nodes=1), make_job(5, 4, nodes=1))
     c.add(make_job(6, nodes=1, memory_per_node_bytes=GIB))
     next_step = "; from 00:01:00 on it shares with jobs of other sizes"
-    assert said(c, 3) == f"no server has a free GPU, and those shared by 1-GPU jobs are full{next_step}"
-    no_peer = "no server has 2 free GPUs, and no 2-GPU job is there to take turns with"
+    assert said(c, 3) == f"no node has a free GPU, and those shared by 1-GPU jobs are full{next_step}"
+    no_peer = "no node has 2 free GPUs, and no 2-GPU job is there to take turns with"
     assert said(c, 4) == no_peer + next_step
-    assert said(c, 5) == "no server can take its 4 GPUs: only 2 usable GPUs"
+    assert said(c, 5) == "no node can take its 4 GPUs: only 2 usable GPUs"
     assert [reason(c, number) for number in (3, 4)] == [Reason.WAITS_FOR_GPUS] * 2
     assert reason(c, 5) is Reason.NO_NODE_FITS
     c.now = 60.0
-    assert said(c, 4) == "no server has 2 free GPUs, and those that it could share are full"
+    assert said(c, 4) == "no node has 2 free GPUs, and those that it could share are full"
 
 
 def test_operations_that_put_something_right_say_what_they_do() -> None:

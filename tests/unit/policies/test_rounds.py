@@ -253,7 +253,7 @@ def test_aware_las_does_more_steps_than_its_agnostic_twin_where_jobs_change_type
 
 
 class ToFirst:
-    """A move: the second job goes on on the first node when that is free."""
+    """A move: the second job continues on the first node when that is free."""
 
     def propose(self, snapshot: Snapshot, draft: Draft) -> None:
         first, second = gpu_set("n1:0"), draft.of(JobId(2))

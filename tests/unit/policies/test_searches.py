@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Jobs of a search on one server: who of them takes the turns that the search has, and what others notice."""
+"""Jobs of a search on one node: who of them takes the turns that the search has, and what others notice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLICE = 60.0
 
 
 def server(gpus: int, jobs: Iterable[Job]) -> Ideal:
-    """One server; each plan is compared with one made from nothing."""
+    """One node; each plan is compared with one made from nothing."""
     make = preset("gandiva", slice_seconds=SLICE, max_jobs_per_gpu=16)
     return Ideal(make, [make_node("s0", gpus)], jobs, bound=True)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A job that has become slower beside others of its server goes elsewhere on trial (SPEC 1.5, 1.7)."""
+"""A job that has become slower beside others of its node goes elsewhere on trial (SPEC 1.5, 1.7)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def look(c: Ideal, seconds: float) -> list[Moved]:
 
 
 def where(c: Ideal, number: int) -> set[str]:
-    """Its servers."""
+    """Its nodes."""
     return {gpu.node for gpu in c.jobs[JobId(number)].placement.gpus}
 
 
@@ -85,7 +85,7 @@ def test_a_job_that_others_slow_goes_and_the_trial_shows_the_gain(name: str) -> 
     target = plan.targets[JobId(1)]
     assert target.keep is StateAt.STORE and target.placement.gpus == gpu_set("s1:1", "s1:2")
     words = "beside job 2 on s0 it does 0.80 times what it did before"
-    assert plan.reasons[JobId(1)] == f"goes on on s1: {words}"
+    assert plan.reasons[JobId(1)] == f"continues on s1: {words}"
     (judged,) = look(c, 61.0)
     assert (judged.verdict, judged.job_id) == (Verdict.KEPT, JobId(1))
     assert judged.gain == pytest.approx(1 / SLOWED)
@@ -125,7 +125,7 @@ def test_it_is_not_done(settings: Any, migration: Any, changes: Any) -> None:
 
 
 def test_a_job_that_was_always_alone_is_not_moved() -> None:
-    """It is slow, but no other job is on its server."""
+    """It is slow, but no other job is on its node."""
     c = interfering(policy(), lambda c, one: 10.0 if c.now < 60.0 or one.id != 1 else 5.0)
     c.remove(2)
     assert not look(c, 30.0) and not look(c, 60.0)

@@ -238,7 +238,7 @@ def test_the_reason_names_the_factor() -> None:
     assert world.reasons[jobs[1].id].endswith("; Slurm's fair-share factor of alice is 0.10")
 
 
-# -- gangs over servers --------------------------------------------------------------------------------
+# -- gangs over nodes --------------------------------------------------------------------------------
 
 
 def test_a_gang_over_two_servers_has_the_lesser_of_its_parts() -> None:

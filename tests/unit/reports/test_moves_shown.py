@@ -203,11 +203,11 @@ def test_explain_says_what_was_tried_and_what_it_gained(packs: Seen, moves: Seen
     assert "was changed 1 pack, 1 trial; measured last: 1.60x of what was before" in packed
     assert "pack-tried joins job 1 on its GPUs" in packed and "pack-kept  shares its GPUs" in packed
     assert "on 1-4 GPUs" in grown
-    assert "defragment-planned goes on on" in grown
+    assert "defragment-planned continues on" in grown
     # One below the other, however long the longest kind is.
     events = grown.partition("Events\n")[2].splitlines()
     assert (
-        len({line.index(word) for line in events for word in ("goes on on", "grows from") if word in line})
+        len({line.index(word) for line in events for word in ("continues on", "grows from") if word in line})
         == 1
     )
 

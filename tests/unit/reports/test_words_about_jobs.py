@@ -58,7 +58,7 @@ def live(job_id: int = 7, **changes: Any) -> LiveJobMessage:
 SUSPENDED: dict[str, Any] = {"phase": "suspended", "running_on": [], "reason": "waits for its turn behind 7"}
 QUEUED: dict[str, Any] = {
     "phase": "queued", "running_on": [], "binding": [], "start_time": None,
-    "reason": "no server has 4 free GPUs",
+    "reason": "no node has 4 free GPUs",
 }  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def test_jobs_show_their_share_and_why_they_wait() -> None:
     assert "▶ running" in job and "████░░░░  50%" in job and job.rstrip().endswith("n1:0")
     assert any("└ waits for its turn behind 7" in line for line in lines)
     queued = next(index for index, line in enumerate(lines) if line.startswith("9 "))
-    assert "waits 16m" in lines[queued] and "no server has 4 free GPUs" in lines[queued + 1]
+    assert "waits 16m" in lines[queued] and "no node has 4 free GPUs" in lines[queued + 1]
 
 
 def test_a_wide_screen_has_room_for_reasons_in_the_table() -> None:
@@ -387,7 +387,7 @@ def test_explain_says_whether_a_job_may_migrate() -> None:
         lines = explain(answer, rows=5, columns=100)
         words.append([line.split("migrate ")[1].strip() for line in lines if "may migrate" in line])
     assert words == [
-        ["to another server, from its checkpoint store"],
-        ["to another server, from its own checkpoint"],
+        ["to another node, from its checkpoint store"],
+        ["to another node, from its own checkpoint"],
         [],
     ]

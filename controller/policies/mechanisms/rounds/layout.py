@@ -29,8 +29,8 @@ def place(draft: Draft, jobs: Sequence[Job], gpus: GpuSet) -> None:
 
 class Layout:
     """GPUs for those that are chosen from a list. Jobs that run on the type that they are given keep their
-    GPUs, all others leave theirs. Jobs that wait join the other one of their pair, or are placed server by
-    server, those that Slurm has bound first, then the largest gangs. A gang that finds no room takes it from
+    GPUs, all others leave theirs. Jobs that wait join the other one of their pair, or are placed node by
+    node, those that Slurm has bound first, then the largest gangs. A gang that finds no room takes it from
     jobs chosen after it. Where a choice has no place, the list is gone on with from there."""
 
     def __init__(
