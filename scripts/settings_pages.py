@@ -105,7 +105,7 @@ def _moved() -> Iterator[tuple[str, str]]:
     gone = ", ".join(
         f"`{key}`" for key in dict.fromkeys(old.split(".")[2] for old, now in MOVED.items() if not now.key)
     )
-    yield f"{gone} of the same tables", f"of no effect, where they are `exact`: {GAVEL}"
+    yield f"{gone} of the same tables", f"nothing, where they say what is so anyway: {GAVEL}"
     for old, now in MOVED.items():
         if now.key and now.instead is not None:
             yield f"`{old} = {to_toml(now.instead[0])}`", f"`{now.words}`"

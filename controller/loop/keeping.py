@@ -93,8 +93,9 @@ class Keeping:
 
     def use(self, policy_name: str) -> None:
         """Another policy decides from now on."""
-        for job_id in list(self._promised):
-            self._promise(job_id, *NOTHING)
+        for job_id in list(self._memory.known()):
+            if self._memory.of(job_id).promised:
+                self._promise(job_id, *NOTHING)
         self._policy_name = policy_name
         self._journal.save_state(_PROMISED_BY, policy_name)
 

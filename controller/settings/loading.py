@@ -51,12 +51,7 @@ def read_values(path: Path, named_with: str = f"--config or {ENVIRONMENT}") -> d
     SettingsError. `named_with`: what another file is named with, for the message."""
     values = parse_toml(_read_text(path, named_with), lambda problem: SettingsError(f"{path}: {problem}"))
     folder = path.absolute().parent
-    for table, key in (
-        ("policy", "name"),
-        ("policy", "moves"),
-        ("policy", "parts"),
-        ("simulation", "progress"),
-    ):
+    for table, key in _NAMES_PARTS:
         if isinstance(named := values.get(table), dict) and key in named:
             named[key] = _beside(named[key], folder)
     return values

@@ -18,7 +18,7 @@ class Moved(NamedTuple):
     @property
     def words(self) -> str:
         if not self.key:
-            return "of no effect"
+            return "nothing"
         return self.key if self.instead is None else f"{self.key} = {json.dumps(self.instead[1])}"
 
 
@@ -27,7 +27,7 @@ def take_moved(policy: dict[str, Any], moved: Mapping[str, Moved], known: Collec
     the tables that there are. Raises ValueError: two keys contradict each other."""
     name, moves = policy.get("name", "gandiva"), policy.get("moves")
     in_use = [_field(part) for part in (name, *(moves if isinstance(moves, list) else []))]
-    gone = {_split(old)[0] for old in moved} - {*known}
+    gone = {"fifo_skip", *(_split(old)[0] for old in moved)} - {*known}
     empty = [_written(table) for table in sorted(gone) if policy.get(table) == {}]
     said, origin = list[str](), dict[str, str]()
     for old, now in moved.items():
@@ -36,13 +36,14 @@ def take_moved(policy: dict[str, Any], moved: Mapping[str, Moved], known: Collec
         if not isinstance(here, dict) or key not in here:
             continue
         policy[table], value = {other: here[other] for other in here if other != key}, here[key]
-        if not now.key and now.instead is not None and value != now.instead[0]:
-            raise ValueError(f"{old} = {json.dumps(value, default=str)}: {now.instead[1]}")
-        said.append(f"{old} is deprecated: it is {now.words} now")
+        nothing = now.instead is not None and value != now.instead[0]
+        said.append(f"{old} is deprecated: it is {'nothing' if nothing else now.words} now")
         if table not in in_use:
             said[-1] += ", and has no effect with this policy and its moves"
             continue
-        if not now.key or (now.instead is not None and value is not now.instead[0]):
+        if nothing and not now.key and now.instead is not None:
+            raise ValueError(f"{old} = {json.dumps(value, default=str)}: {now.instead[1]}")
+        if nothing or not now.key:
             continue
         table, key = _split(now.key)
         there = policy.get(table, {}) if table else policy

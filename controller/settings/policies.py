@@ -46,6 +46,7 @@ def _served(name: str) -> dict[str, str]:
 
 
 GAVEL = "Gavel's own ways are parts of a site now (benchmarks/fidelity/gavel.toml)"
+_GAVELS = {"formulation": "exact", "rounds": "exact", "type_order": [], "type_seed": 0, "duration_type": ""}
 _BACKFILL = {"backfill": "policy"}
 _QUEUES = {**_BACKFILL, **_keys(presets.QueueSettings, "policy.tiresias")}
 POLICIES: Mapping[str, Mapping[str, str]] = {
@@ -71,10 +72,10 @@ MOVED: Mapping[str, Moved] = {
         if table != f"policy.{name}"
     },
     **{
-        f"policy.{name}.{key}": Moved("", ("exact", GAVEL))
-        for name in SETTINGS
-        for key in ("formulation", "rounds")
+        f"policy.{name}.{key}": Moved("", (said, GAVEL)) for name in SETTINGS for key, said in _GAVELS.items()
     },
+    "policy.gavel-fifo.pack_gain_ratio": Moved("", (1.5, GAVEL)),
+    "policy.gavel-fifo.seed": Moved("", (0, GAVEL)),
     "policy.fifo.skip": Moved("policy.name", (True, "fifo-skip")),
     "policy.tiresias-las.discretised": Moved("policy.tiresias.order", (False, "least-service")),
     "policy.tiresias-gittins.learn": Moved("policy.tiresias-gittins.samples_kept", (False, 0)),

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The table [simulation]: durations of a simulated cluster, and how idealised it is."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
 from controller.settings.base import ByteSize, Section, setting
-from controller.settings.policies import MaybeOwnPart
+from controller.settings.policies import GAVEL, MaybeOwnPart
 
 ShareName = Annotated[str, StringConstraints(pattern=r"^[^/\s|]+(/[^/\s|]+)?$")]
 
@@ -87,6 +87,17 @@ class SimulationSettings(Section):
         "Slurm's shares of accounts and users, for policy.fair_share and gavel-hierarchical: `account` or "
         "`account/user` -> shares. One that is not named has 1. Nothing is known of what users have used.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_leases(cls, values: Any) -> Any:
+        """Keys of earlier releases that said nothing."""
+        leases = ("lease_seconds", "lease_failures")
+        if not isinstance(values, dict) or not any(key in values for key in leases):
+            return values
+        if any(values.get(key) for key in leases):
+            raise ValueError(f"{' and '.join(leases)} are progress now: {GAVEL}")
+        return {key: value for key, value in values.items() if key not in leases}
 
     @model_validator(mode="after")
     def _agree(self) -> "SimulationSettings":

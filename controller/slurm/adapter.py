@@ -33,7 +33,7 @@ from controller.slurm.records import (
     slurm_job,
     slurm_node,
 )
-from controller.slurm.request import InvalidRequest, read_message
+from controller.slurm.request import read_asked
 from controller.slurm.reserved import Reserved
 from controller.slurm.states import REHELD_WITHIN_SECONDS, REQUEUED_HELD, job_state
 
@@ -191,11 +191,8 @@ class SlurmCluster:
     @_within_deadline("unbinding job {}")
     async def unbind(self, job_id: JobId) -> None:
         record = await self._settled(job_id)
-        try:
-            asked = read_message(record.request)
-        except InvalidRequest:
-            message = f"job {job_id}: its admin_comment does not say what its user asked for"
-            raise ClusterRefused(message) from None
+        if (asked := read_asked(record.request)) is None:
+            raise ClusterRefused(f"job {job_id}: its admin_comment does not say what its user asked for")
         released = 0.0 < record.begin_time - time.time() <= REHELD_WITHIN_SECONDS
         await self._transport.unbind(job_id, asked, begin_now=released)
 

@@ -19,7 +19,7 @@ from controller.slurm.commands import run
 from controller.slurm.partitions import SCONTROL, Partition, parse_partitions
 from controller.slurm.raw import JobRecord, NodeRecord
 from controller.slurm.records import array_tasks, shares_record
-from controller.slurm.request import Message
+from controller.slurm.request import Asked
 from controller.slurm.reserving import Reservation
 from controller.slurm.shares import SSHARE, parse_shares
 
@@ -101,7 +101,7 @@ class CommandTransport:
             fields += [f"NumNodes={len(nodes)}", "TresPerJob="]
         await self._update(job_id, f"binding job {job_id}", fields)
 
-    async def unbind(self, job_id: JobId, asked: Message, *, begin_now: bool) -> None:
+    async def unbind(self, job_id: JobId, asked: Asked, *, begin_now: bool) -> None:
         """Make a pending job ask for what its user asked for. `begin_now`: nobody wishes its begin time."""
         fields = [f"ReqNodeList={asked.nodelist or ''}", *(["StartTime=now"] if begin_now else [])]
         if asked.gpus_per_node is None:

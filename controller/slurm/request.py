@@ -42,10 +42,21 @@ def _host_list(text: str) -> str:
     return text
 
 
-class Message(BaseModel):
+class Asked(BaseModel):
+    """What Slurm is to be told again of a request, whatever else is in it and whether it makes sense."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
+
+    gpus: int | None = None
+    gpus_per_node: int | None = None
+    nodes: int | None = None
+    nodelist: str | None = None
+
+
+class Message(Asked):
     """The JSON behind the prefix."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     v: Literal[1]
     gpus: Count | None = None
@@ -77,6 +88,16 @@ class Message(BaseModel):
     def wanted_gpus(self) -> int:
         """In all."""
         return (self.gpus_per_node or 0) * (self.nodes or 0) or self.gpus or 0
+
+
+def read_asked(admin_comment: str) -> Asked | None:
+    """What to restore; None: it does not say."""
+    try:
+        raw = admin_comment.removeprefix(PREFIX).encode("utf-8", "surrogatepass")
+        asked = Asked.model_validate_json(raw)
+    except ValidationError:
+        return None
+    return None if asked.gpus is None and asked.gpus_per_node is None else asked
 
 
 @lru_cache(maxsize=1024)

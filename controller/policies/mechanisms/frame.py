@@ -65,7 +65,7 @@ class Frame:
         mechanism.settle(changes, whole=not decision.more)
         targets = {job_id: self._target(job_id, to) for job_id, to in changes.items()}
         # 7. Say why.
-        said = {**self._say(mechanism.changed, changes), **draft.said}
+        said = self._say(draft, mechanism.changed, changes)
         # 8. Remember, and plan again in time. What a move freed is for the mechanism.
         at_once = decision.more or bool(self._unsaid) or draft.freed_since(mark)
         wake_at = max(snapshot.time, min(mechanism.wake(), draft.wake_at))
@@ -164,17 +164,22 @@ class Frame:
 
     # -- what is said ---------------------------------------------------------------------------------
 
-    def _say(self, changed: Collection[JobId], changes: Mapping[JobId, Placement]) -> dict[JobId, Why]:
+    def _say(
+        self, draft: Draft, changed: Collection[JobId], changes: Mapping[JobId, Placement]
+    ) -> dict[JobId, str]:
+        """What the draft says comes first."""
         self._unsaid.update(dict.fromkeys(changed))
+        for job_id in draft.said.keys() - changes.keys():
+            self._unsaid.pop(job_id, None)
         more = max(0, _SAID_AT_ONCE - len(changes))
         now = [*changes, *islice((job_id for job_id in self._unsaid if job_id not in changes), more)]
-        found: dict[JobId, Why] = {}
+        found: dict[JobId, str] = {}
         for job_id in now:
             self._unsaid.pop(job_id, None)
             row = self._rows.get(job_id)
             if row is not None and (said := self._why(row, changes.get(job_id))):
                 found[job_id] = said
-        return found
+        return found | draft.said
 
     def _why(self, row: Row, to: Placement | None) -> Why | None:
         """Why a job is where it is, or where it is to be. None: nothing is new."""
@@ -187,6 +192,7 @@ class Frame:
             self._off_gpus.add(row.id)
             return self.mechanism.stops(row)
         if to is not None and to.gpus:
+            self._off_gpus.discard(row.id)
             return self.mechanism.stays(row, to)
         if row.standing is WAITING:
             self._off_gpus.add(row.id)

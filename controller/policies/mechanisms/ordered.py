@@ -66,7 +66,7 @@ class Ordered:
         return Row(job, usage, note=self._ranks.read(note))
 
     def ended(self, job_id: JobId, row: Row | None, note: Note, usage: Usage) -> None:
-        if row is not None or self._ranks.read(note) is not None:
+        if (note if row is not None else self._ranks.read(note)) is not None:
             self._ranks.ended(job_id, usage)
 
     def follow(self, rows: Sequence[Row]) -> None:

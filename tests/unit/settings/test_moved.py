@@ -112,14 +112,30 @@ def test_gavels_own_ways_are_parts_of_a_site_now() -> None:
     chosen = '[policy]\nname = "gavel-las"\n[policy.gavel-las]\n'
     read = parse_settings(f'{chosen}formulation = "exact"\nrounds = "exact"\n').policy
     assert read.model_dump() == parse_settings(chosen).policy.model_dump()
-    assert read.deprecated[0] == "policy.gavel-las.formulation is deprecated: it is of no effect now"
+    assert read.deprecated[0] == "policy.gavel-las.formulation is deprecated: it is nothing now"
     with pytest.raises(SettingsError, match=r'gavel-las.rounds = "reference": .*fidelity/gavel.toml'):
         parse_settings(f'{chosen}rounds = "reference"\n')
+    parse_settings('[policy.gavel-las]\nrounds = "reference"\n[simulation]\nlease_seconds = 0.0')
+    with pytest.raises(SettingsError, match="are progress now"):
+        parse_settings("[simulation]\nlease_seconds = 360.0")
+
+
+def test_a_key_that_says_what_is_so_anyway_is_nothing_now() -> None:
+    read = parse_settings('[policy]\nname = "tiresias-gittins"\n[policy.tiresias-gittins]\nlearn = true')
+    assert read.policy.deprecated == ("policy.tiresias-gittins.learn is deprecated: it is nothing now",)
+
+
+def test_the_sample_of_the_release_before_is_read() -> None:
+    """`gandiva config show` of 0.1.0: all keys with their defaults, all tables."""
+    old = Path(__file__).with_name("shown_by_0_1_0.toml").read_text()
+    read = parse_settings(old)
+    assert read.model_dump() == parse_settings("").model_dump()
 
 
 def test_all_of_these_are_known() -> None:
     said = {old: now for old, now in MOVED.items() if now.instead is not None}
-    kinds = {"skip", "discretised", "learn", "formulation", "rounds"}
+    kinds = {"skip", "discretised", "learn", "formulation", "rounds", "seed", "pack_gain_ratio"}
+    kinds |= {"type_order", "type_seed", "duration_type"}
     assert {old.rpartition(".")[2] for old in said} == kinds
     assert said["policy.fifo.skip"].words == 'policy.name = "fifo-skip"'
     assert Moved("policy.trials.gain_fraction") in MOVED.values()

@@ -20,7 +20,7 @@ from controller.slurm.command import CommandTransport, Load
 from controller.slurm.partitions import Partition
 from controller.slurm.port import ClusterPort, JobState
 from controller.slurm.raw import JobRecord
-from controller.slurm.request import Message, read_message
+from controller.slurm.request import Asked, read_asked
 from controller.slurm.reserving import Reservation
 from controller.slurm.states import REQUEUED_HELD
 from tests.unit.slurm.factories import PARTITIONS, REQUEST, job_record, node_record, running_record
@@ -64,7 +64,7 @@ class FakeTransport(CommandTransport):
     async def bind(self, job_id: JobId, gres: Sequence[str], nodes: Sequence[str], resize: bool) -> None:
         await self._did("bind", job_id, gres, nodes, resize)
 
-    async def unbind(self, job_id: JobId, asked: Message, *, begin_now: bool) -> None:
+    async def unbind(self, job_id: JobId, asked: Asked, *, begin_now: bool) -> None:
         await self._did("unbind", job_id, asked, *(["begin now"] if begin_now else []))
 
     async def release(self, job_id: JobId) -> None:
@@ -208,14 +208,22 @@ async def test_unbinding_restores_what_the_user_asked_for() -> None:
     request = REQUEST.replace('"site"', '"nodelist":"n[1-2]","site"')
     transport = FakeTransport(job_record(gres="gres/shard:a100_0:1", request=request))
     await port(transport).unbind(JOB)
-    assert transport.calls == [("unbind", JOB, read_message(request))]
+    assert transport.calls == [("unbind", JOB, read_asked(request))]
 
 
 async def test_unbinding_gpus_per_job() -> None:
     request = 'gandiva:{"v":1,"gpus":4,"gpus_per_node":null,"nodes":null}'
     transport = FakeTransport(job_record(request=request))
     await port(transport).unbind(JOB)
-    assert transport.calls == [("unbind", JOB, read_message(request))]
+    assert transport.calls == [("unbind", JOB, read_asked(request))]
+
+
+async def test_unbinding_needs_only_what_it_restores() -> None:
+    """Also of a request of another release, or with node names that make no sense: such a job stays held."""
+    request = 'gandiva:{"v":9,"gpus":4,"nodelist":"n[1-","news":true}'
+    transport = FakeTransport(job_record(request=request))
+    await port(transport).unbind(JOB)
+    assert transport.calls == [("unbind", JOB, Asked(gpus=4, nodelist="n[1-"))]
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(30, ["begin now"]), (-30, []), (3600, [])])
@@ -225,7 +233,7 @@ async def test_the_begin_that_a_release_by_its_owner_has_put_off_is_now_again(
     begin = round(time.time()) + seconds
     transport = FakeTransport(job_record(begin_time=begin))
     await port(transport).unbind(JOB)
-    assert transport.calls == [("unbind", JOB, read_message(REQUEST), *words)]
+    assert transport.calls == [("unbind", JOB, read_asked(REQUEST), *words)]
 
 
 @pytest.mark.parametrize("request_", ["gandiva:", "gandiva:{}", 'gandiva:{"gpus":"many"}'])

@@ -84,7 +84,7 @@ def _previous(members: Iterable[Member]) -> dict[Jobs, dict[str, float]]:
 
 def _job(member: Member, terms: Terms, now: float) -> AllocationJob:
     job, throughput, stated = member.job, member.rates, member.stated
-    if stated is None:
+    if stated is None or stated.arrival != job.submit_time:  # a requeue is a new arrival
         stated = member.stated = AllocationJob(
             id=job.id,
             gpus=job.gpus,
