@@ -25,7 +25,7 @@ from controller.model import UNPROFILED, JobId, Phase
 
 MADE_AT_ONCE = 2
 """Answers that are made at the same time. Their threads share Python's global lock with the loop: 32 large
-answers at a time made its turns 25 times longer."""
+answers at a time made its cycles 25 times longer."""
 WAIT_SECONDS = 8.0
 """How long a client waits until its answer is begun."""
 EXPLAIN = "/v1/explain/"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from controller.api.messages import GpuMessage, GpusMessage, LiveJobMessage, NodeMessage
-from controller.loop.loop import Turn
+from controller.loop.loop import Cycle
 from controller.model import ALLOCATED, ON_GPU, GpuId, Job, Phase, Snapshot, reason_of
 from controller.nodes.port import NodeSample
 
@@ -28,14 +28,14 @@ class Health:
 
 @dataclass(frozen=True)
 class Published:
-    turn: Turn
+    cycle: Cycle
     health: Health
     completed: float
     """When the turn was complete, by the monotonic clock."""
 
     @property
     def snapshot(self) -> Snapshot:
-        return self.turn.snapshot
+        return self.cycle.snapshot
 
     @property
     def age_seconds(self) -> float:
@@ -44,7 +44,7 @@ class Published:
 
     @cached_property
     def message(self) -> GpusMessage:
-        """The answer of `/v1/gpus`, but for what changes between turns."""
+        """The answer of `/v1/gpus`, but for what changes between cycles."""
         return _gpus(self)
 
     @cached_property
@@ -57,15 +57,15 @@ class LiveState:
 
     def __init__(self) -> None:
         self.latest: Published | None = None
-        """What was published last; None before the first turn of the loop."""
+        """What was published last; None before the first cycle of the loop."""
         self.standby = ""
         """Why this controller waits instead of leading; empty: it leads, or is about to."""
 
-    def publish(self, turn: Turn, health: Health, *, completed: float | None = None) -> None:
-        """Show this from now on; nothing in it may change later. `completed`: when the turn was complete, by
+    def publish(self, cycle: Cycle, health: Health, *, completed: float | None = None) -> None:
+        """Show this from now on; nothing in it may change later. `completed`: when the cycle was complete, by
         the monotonic clock (default: now)."""
         self.standby = ""
-        self.latest = Published(turn, health, clock.monotonic() if completed is None else completed)
+        self.latest = Published(cycle, health, clock.monotonic() if completed is None else completed)
 
     def stand_by(self, why: str) -> None:
         """This controller does not lead: what it published is out of date."""
@@ -74,12 +74,12 @@ class LiveState:
 
 
 def _job(job: Job, published: Published) -> LiveJobMessage:
-    snapshot, samples = published.snapshot, published.turn.samples
+    snapshot, samples = published.snapshot, published.cycle.samples
     usage, placement = snapshot.usage_of(job.id), job.placement
     on_nodes = [samples.get(name) for name in {gpu.node for gpu in placement.allocation}]
     parts = [sample.jobs.get(job.id) for sample in on_nodes if isinstance(sample, NodeSample)]
     ranks = [rank for part in parts if part is not None for rank in part.ranks]
-    moved, why = published.turn.moved.get(job.id), published.turn.reasons.get(job.id, "")
+    moved, why = published.cycle.moved.get(job.id), published.cycle.reasons.get(job.id, "")
     own = [snapshot.gpu(gpu) for gpu in sorted(placement.allocation)]
     return LiveJobMessage.of(
         job,
@@ -135,7 +135,7 @@ def _gpus(published: Published) -> GpusMessage:
     running, waiting = _jobs_on_gpus(snapshot)
     nodes: list[NodeMessage] = []
     for node in snapshot.nodes.values():
-        sample = published.turn.samples.get(node.name)
+        sample = published.cycle.samples.get(node.name)
         seen = {gpu.index: gpu for gpu in sample.gpus} if isinstance(sample, NodeSample) else {}
         gpus = [
             GpuMessage.of(

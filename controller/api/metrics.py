@@ -114,7 +114,7 @@ class Metrics:
     def queue_wait(self, duration_seconds: float) -> None:
         self._waits.observe(duration_seconds)
 
-    def turn(self, observe_seconds: float, plan_seconds: float) -> None:
+    def cycle(self, observe_seconds: float, plan_seconds: float) -> None:
         self._observe.observe(observe_seconds)
         self._plan.observe(plan_seconds)
 

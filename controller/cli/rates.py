@@ -151,7 +151,7 @@ def _measured(args: argparse.Namespace) -> Rates:
     """What the controller saved last."""
     from controller.errors import JournalError
     from controller.journal.reader import JournalReader
-    from controller.loop.keeping import MODELS_KEY
+    from controller.loop.state_store import MODELS_KEY
     from controller.observe.rates import Rates
 
     path, rates = common.journal_path(args), Rates()

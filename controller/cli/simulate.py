@@ -15,7 +15,7 @@ from controller.cli.outputs import STANDARD_OUTPUT, check_outputs, output_path, 
 from controller.errors import GandivaError
 
 if TYPE_CHECKING:
-    from controller.loop.loop import Turn
+    from controller.loop.loop import Cycle
     from controller.settings.schema import Settings
     from controller.simulation.outcome import Outcome
 
@@ -134,7 +134,7 @@ def _run(args: argparse.Namespace) -> int:
             label,
             rates=rates,
             on_progress=show,
-            on_turn=see,
+            on_cycle=see,
         )
         simulations.append(simulation)
     outcomes = [simulation.run() for simulation in simulations]
@@ -215,7 +215,7 @@ def _progress(name: str) -> Callable[[int, int, float], None]:
 
 def _snapshots(
     args: argparse.Namespace, settings: "Settings", label: str, inputs: Mapping[str, Path | None]
-) -> "Callable[[Turn], None]":
+) -> "Callable[[Cycle], None]":
     if args.snapshot_every is None:
         return lambda _turn: None
     from controller.simulation.snapshot_file import SnapshotWriter

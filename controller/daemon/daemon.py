@@ -30,7 +30,7 @@ from controller.errors import GandivaError, NotLeading, SettingsError
 from controller.journal import Journal, JournalReader
 from controller.journal.lock import JournalLock
 from controller.loop.clock import SystemClock
-from controller.loop.loop import Controller, Turn
+from controller.loop.loop import Controller, Cycle
 from controller.nodes.remote import RemoteNodes
 from controller.nodes.ssh import ssh_nodes
 from controller.observe.declared import DeclaredFile, RatesFileError, declared_path
@@ -214,7 +214,7 @@ class Daemon:
             await solver.close()
 
     def _take_declared(self) -> None:
-        """Rates that `gandiva rates import` has written since the turn before."""
+        """Rates that `gandiva rates import` has written since the cycle before."""
         try:
             declared = self._declared.changed()
         except RatesFileError as error:
@@ -225,10 +225,10 @@ class Daemon:
             self._controller.observer.resync()
             log.info("declared rates of %d models from %s", len(declared), self._declared.path)
 
-    def _publish(self, turn: Turn) -> None:
+    def _publish(self, cycle: Cycle) -> None:
         self._take_declared()
-        self._decisions.turned(turn, self._settings.policy)
-        self._publisher.turned(turn)
+        self._decisions.completed(cycle, self._settings.policy)
+        self._publisher.completed(cycle)
 
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()

@@ -175,7 +175,7 @@ _FREE = frozenset({"job", "close", "reservations"})
 
 def fenced(cluster: ClusterPort, fence: Fence) -> ClusterPort:
     """The cluster behind a fence: looking is free, changing is for the leader. `observe` raises NotLeading
-    too: a turn of the loop ends before it has planned anything."""
+    too: a cycle of the loop ends before it has planned anything."""
     return cast(ClusterPort, _Fenced(cluster, fence))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How long steps of operations, switches, waiting and turns of the loop took."""
+"""How long steps of operations, switches, waiting and cycles of the loop took."""
 
 import logging
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from controller.act.actions import Action
 from controller.act.recorder import Outcome, Recorder, Step
 from controller.journal import JournalPort
-from controller.loop.loop import Turn
+from controller.loop.loop import Cycle
 from controller.model import GpuId, GpuSet, JobId, Moved, Phase
 from controller.model.measures import Measures
 
@@ -90,19 +90,19 @@ class MeasuringRecorder(Recorder):
 _WAITING = frozenset({Phase.QUEUED, Phase.STARTING})
 
 
-class TurnMeter:
-    """Measures every turn of the loop, and how long jobs waited for their first start."""
+class CycleMeter:
+    """Measures every cycle of the loop, and how long jobs waited for their first start."""
 
     def __init__(self, measures: Measures) -> None:
         self._measures = measures
         self._waiting: set[JobId] = set()
 
-    def turned(self, turn: Turn) -> None:
-        """A turn was completed. A job that was running when this controller started is not counted."""
-        self._measures.turn(turn.observe_seconds, turn.plan_seconds)
+    def completed(self, cycle: Cycle) -> None:
+        """A cycle was completed. A job that was running when this controller started is not counted."""
+        self._measures.cycle(cycle.observe_seconds, cycle.plan_seconds)
         if _plan_log.isEnabledFor(logging.DEBUG):
-            _log_plan(turn)
-        jobs, changed = turn.snapshot.jobs, turn.snapshot.changed
+            _log_plan(cycle)
+        jobs, changed = cycle.snapshot.jobs, cycle.snapshot.changed
         for job_id in {*jobs, *self._waiting} if changed.everything else changed.jobs:
             job = jobs.get(job_id)
             if job is not None and job.start_time is None and job.phase in _WAITING:
@@ -113,17 +113,17 @@ class TurnMeter:
                     self._measures.queue_wait(max(0.0, job.start_time - job.submit_time))
 
 
-def _log_plan(turn: Turn) -> None:
-    jobs = turn.snapshot.jobs
+def _log_plan(cycle: Cycle) -> None:
+    jobs = cycle.snapshot.jobs
     _plan_log.debug(
-        "turn: %d jobs (%d in transition), %d targets, %d actions; observed in %.1f ms, decided in %.1f ms",
+        "cycle: %d jobs (%d in transition), %d targets, %d actions; observed in %.1f ms, decided in %.1f ms",
         len(jobs),
         sum(job.switching for job in jobs.values()),
-        len(turn.plan.targets),
-        len(turn.actions),
-        turn.observe_seconds * 1000,
-        turn.plan_seconds * 1000,
+        len(cycle.plan.targets),
+        len(cycle.actions),
+        cycle.observe_seconds * 1000,
+        cycle.plan_seconds * 1000,
     )
-    for action in turn.actions:
+    for action in cycle.actions:
         kind = type(action).__name__.lower()
         _plan_log.debug("job %s: %s: %s", action.job_id, kind, action.reason, extra={"job": action.job_id})

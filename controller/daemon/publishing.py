@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the outside world sees of a turn of the loop: the API, Prometheus, systemd, a decision on file."""
+"""What the outside world sees of a cycle of the loop: the API, Prometheus, systemd, a decision on file."""
 
 import logging
 import os
@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from controller.api.live import Health, LiveState
-from controller.daemon.measuring import TurnMeter
+from controller.daemon.measuring import CycleMeter
 from controller.journal import Journal
-from controller.loop.loop import Controller, Turn
+from controller.loop.loop import Controller, Cycle
 from controller.model.measures import Measures
 from controller.settings.policies import PolicySettings
 from controller.simulation.snapshot_file import RecordedDecision, dump_decision
@@ -23,14 +23,14 @@ JOURNAL_MESSAGE_SECONDS = 3600.0
 
 
 class Publisher:
-    """Puts each turn, and what is wrong, where clients find it."""
+    """Puts each cycle, and what is wrong, where clients find it."""
 
     def __init__(self, live: LiveState, measures: Measures) -> None:
-        self._live, self._meter = live, TurnMeter(measures)
+        self._live, self._meter = live, CycleMeter(measures)
         self._started = time.time()
         self._turns = 0
         self._completed = 0.0
-        self._turn: Turn | None = None
+        self._cycle: Cycle | None = None
         self._journal: Journal | None = None
         self._problems: tuple[str, ...] = ()
         self._journal_said: dict[str, float] = {}
@@ -42,18 +42,18 @@ class Publisher:
         tell_systemd("READY=1", f"policy {policy}")
 
     def end(self) -> None:
-        self._turn = None
+        self._cycle = None
 
-    def turned(self, turn: Turn) -> None:
+    def completed(self, cycle: Cycle) -> None:
         self._turns += 1
         # The loop goes on changing these.
-        reasons, samples = dict(turn.reasons), dict(turn.samples)
-        before = None if self._turn is None else self._turn.snapshot
-        self._turn = replace(turn, snapshot=turn.snapshot.kept(before), reasons=reasons, samples=samples)
+        reasons, samples = dict(cycle.reasons), dict(cycle.samples)
+        before = None if self._cycle is None else self._cycle.snapshot
+        self._cycle = replace(cycle, snapshot=cycle.snapshot.kept(before), reasons=reasons, samples=samples)
         self._completed = time.monotonic()
-        self._meter.turned(turn)
+        self._meter.completed(cycle)
         self._show()
-        tell_systemd("WATCHDOG=1", f"{len(turn.snapshot.jobs)} jobs, {len(turn.snapshot.nodes)} nodes")
+        tell_systemd("WATCHDOG=1", f"{len(cycle.snapshot.jobs)} jobs, {len(cycle.snapshot.nodes)} nodes")
 
     def report(self, problems: tuple[str, ...]) -> None:
         """These sentences are all that is wrong now."""
@@ -61,16 +61,16 @@ class Publisher:
         self._show()
 
     def _show(self) -> None:
-        if (turn := self._turn) is None:
+        if (cycle := self._cycle) is None:
             return
         health = Health(
             policy=self.policy,
             started=self._started,
             ticks=self._turns,
-            tick_seconds=turn.observe_seconds + turn.plan_seconds,
+            tick_seconds=cycle.observe_seconds + cycle.plan_seconds,
             problems=(*self._problems, *self._journal_messages()),
         )
-        self._live.publish(turn, health, completed=self._completed)
+        self._live.publish(cycle, health, completed=self._completed)
 
     def _journal_messages(self) -> list[str]:
         now = time.monotonic()
@@ -118,13 +118,13 @@ class DecisionFile:
             controller.observer.resync()
             controller.pace.poke()
 
-    def turned(self, turn: Turn, policy: PolicySettings) -> None:
-        """A turn was completed under this policy."""
-        if not (self._wanted and turn.snapshot.changed.everything):
+    def completed(self, cycle: Cycle, policy: PolicySettings) -> None:
+        """A cycle was completed under this policy."""
+        if not (self._wanted and cycle.snapshot.changed.everything):
             return
         self._wanted = False
-        path = self._folder / f"decision-{turn.snapshot.time:.0f}.json"
-        decision = RecordedDecision(policy, turn.snapshot, turn.memory, turn.plan)
+        path = self._folder / f"decision-{cycle.snapshot.time:.0f}.json"
+        decision = RecordedDecision(policy, cycle.snapshot, cycle.memory, cycle.plan)
         try:
             # Users' job names are in it: for the controller and root only.
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW

@@ -126,11 +126,11 @@ async def _resume(controller: Controller) -> tuple[list[JobId], list[JobId]]:
     """Let suspended jobs go on where their GPUs are free. Returns those that do, and those that do not."""
     release = Release()
     controller.use("release", release)
-    await controller.turn()
+    await controller.cycle()
     before = _off_gpus(release.seen)
     while controller.executor.in_flight():
         await controller.executor.drain(_TURN_SECONDS)
-        await controller.turn()
+        await controller.cycle()
     left = _off_gpus(release.seen)
     return sorted(before - left), sorted(left)
 

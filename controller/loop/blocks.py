@@ -25,7 +25,7 @@ _Block = tuple[str, JobId]
 
 
 class StaleBlocks:
-    """Removes them, each in a task of its own: a turn waits for no node."""
+    """Removes them, each in a task of its own: a cycle waits for no node."""
 
     def __init__(self, nodes: NodePort) -> None:
         self._nodes = nodes
@@ -33,7 +33,7 @@ class StaleBlocks:
         self._removing: dict[_Block, asyncio.Task[None]] = {}
 
     def clean(self, observer: Observer, in_flight: Container[JobId], now: float) -> None:
-        """After a turn. Blocks of jobs in transition, and of jobs with processes there, are left alone."""
+        """After a cycle. Blocks of jobs in transition, and of jobs with processes there, are left alone."""
         for job_id in observer.looked_at:
             for name in observer.nodes.showing(job_id):
                 if _needless(name, job_id, observer):

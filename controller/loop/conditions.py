@@ -63,7 +63,7 @@ class Conditions:
 def report_nodes(
     conditions: Conditions, observer: Observer, answers: Mapping[str, Sample], trespass: Unsuspendable
 ) -> None:
-    """Nodes that do not answer, and GPUs that jobs keep from others. `answers`: those of this turn;
+    """Nodes that do not answer, and GPUs that jobs keep from others. `answers`: those of this cycle;
     `trespass`: what becomes of such jobs."""
     nodes = observer.slurm.nodes
     failed = {name: answer for name, answer in answers.items() if isinstance(answer, NodeError)}

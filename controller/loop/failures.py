@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What nobody expected, a bug: it costs the part of a turn that it is in, not the controller."""
+"""What nobody expected, a bug: it costs the part of a cycle that it is in, not the controller."""
 
 import logging
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ TURN = "a cycle of the loop"
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 OVER_SECONDS = 60.0
-"""A part that has not failed for so long does not fail any more: not every turn has something for it."""
+"""A part that has not failed for so long does not fail any more: not every cycle has something for it."""
 
 
 class Failures:
@@ -50,7 +50,7 @@ class Failures:
                 log.exception("cannot be reported: %s", words)
 
     def turn_ended(self) -> float:
-        """Seconds to pause: 0 where the turn did not fail as a whole."""
+        """Seconds to pause: 0 where the cycle did not fail as a whole."""
         begin = self._clock.now() - OVER_SECONDS
         self._failed_at = {part: at for part, at in self._failed_at.items() if at > begin}
         with self.cost("what users see"):

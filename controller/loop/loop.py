@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The loop: observe -> decide -> act -> record. The same for the daemon and for simulations.
 
-It is level-triggered: each turn compares what is observed with what is planned. Starting after a crash, an
+It is level-triggered: each cycle compares what is observed with what is planned. Starting after a crash, an
 interrupted switch and a change made by others are therefore all the same case.
 """
 
@@ -23,7 +23,6 @@ from controller.act.site import Site
 from controller.errors import ClusterError, JournalError
 from controller.journal import JournalPort
 from controller.loop.accounting import UPTIME_KEY, Accounting
-from controller.loop.asking import Asking
 from controller.loop.blocks import StaleBlocks
 from controller.loop.conditions import (
     Conditions,
@@ -34,11 +33,12 @@ from controller.loop.conditions import (
     report_types,
 )
 from controller.loop.failures import TURN, Failures, stand_in
-from controller.loop.keeping import Keeping, PolicyMemory
 from controller.loop.pacing import Pace, PaceSettings
+from controller.loop.poller import Poller
 from controller.loop.records import JobRecords
 from controller.loop.repairs import Repairs
 from controller.loop.shares import ShareReader
+from controller.loop.state_store import PolicyMemory, StateStore
 from controller.model import JobId, Memory, Moved, Plan, Snapshot, Solution, value
 from controller.model.clock import Clock
 from controller.nodes.port import NodePort
@@ -61,8 +61,8 @@ REST_FACTOR = 3.0
 
 
 @value
-class Turn:
-    """One turn of the loop, for the live view, metrics and tests."""
+class Cycle:
+    """One cycle of the loop, for the live view, metrics and tests."""
 
     snapshot: Snapshot
     plan: Plan
@@ -74,7 +74,7 @@ class Turn:
     moved: Mapping[JobId, Moved]
     """What a move did last to each job, as they are when they are read."""
     memory: Memory
-    """What the policy remembered before it decided, to be read while the turn is published."""
+    """What the policy remembered before it decided, to be read while the cycle is published."""
     observe_seconds: float
     plan_seconds: float
 
@@ -94,7 +94,7 @@ class Controller:
         policy: Policy | None = None,
         pace: PaceSettings | None = None,
         recorder: Recorder | None = None,
-        publish: Callable[[Turn], None] = lambda _turn: None,
+        publish: Callable[[Cycle], None] = lambda _cycle: None,
         report: Callable[[tuple[str, ...]], None] = lambda _sentences: None,
         survives: tuple[type[Exception], ...] = (),
     ) -> None:
@@ -105,9 +105,9 @@ class Controller:
             policy: in place of the one that the settings name.
             pace: in place of the settings' own, such as a simulation's.
             recorder: what operations tell; writes to the journal.
-            publish: called after every turn.
+            publish: called after every cycle.
             report: called with the sentences of all conditions, whenever these change.
-            survives: bugs that cost the part of a turn that they are in; others end `run`, as a simulation
+            survives: bugs that cost the part of a cycle that they are in; others end `run`, as a simulation
                 should.
 
         Raises:
@@ -132,29 +132,29 @@ class Controller:
         site.costs = self.observer.measured.costs
         self.conditions = Conditions(self._recorder, clock, report)
         self._failures = Failures(self.conditions, clock, survives)
-        self._asking = Asking(cluster, nodes)
+        self._poller = Poller(cluster, nodes)
         self._shares = ShareReader(cluster, self.conditions, self.pace.poke)
         self._accounting = Accounting(site.memory, self._recorder, clock)
-        self._keeping = Keeping(journal, site.memory, self.observer.measured)
+        self._store = StateStore(journal, site.memory, self.observer.measured)
         self._records = JobRecords(journal, site.memory, self._requests)
         self._repairs = Repairs(site, journal.suspended())
         self._blocks = StaleBlocks(nodes)
         self._policy_memory = PolicyMemory(journal, settings.policy.name)
         self._resync_at = -math.inf
         self._unsettled: set[JobId] = set()
-        """Jobs of the last turn's actions: each is looked at until none is needed any more."""
+        """Jobs of the last cycle's actions: each is looked at until none is needed any more."""
         self._accounting.recall(journal, self.observer.measured.utilization)
-        self._keeping.recall(settings.policy.name)
+        self._store.recall(settings.policy.name)
         self._policy_memory.recall()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Take turns until `stop` is set. What is under way then is waited for by the caller."""
+        """Run cycles until `stop` is set. What is under way then is waited for by the caller."""
         stopping = asyncio.create_task(stop.wait())
         stopping.add_done_callback(lambda _task: self.pace.wake())
         try:
             while not stop.is_set():
                 began = self._clock.now()
-                wake_at = await self.turn()
+                wake_at = await self.cycle()
                 await self.pace.rest(began, wake_at, stop)
         finally:
             stopping.cancel()
@@ -162,7 +162,7 @@ class Controller:
             self.executor.site.reservations.close()
 
     def use_settings(self, settings: Settings, policy: Policy) -> None:
-        """Go on with other settings, and with a policy made from them, from the next turn on."""
+        """Go on with other settings, and with a policy made from them, from the next cycle on."""
         self._settings = self.executor.site.settings = settings
         self.pace.settings = _pace(settings)
         self.observer.priority_class = priority_class(settings.policy)
@@ -170,9 +170,9 @@ class Controller:
         self.use(settings.policy.name, policy)
 
     def use(self, name: str, policy: Policy) -> None:
-        """Decide by another policy, or the same with other settings, from the next turn on."""
+        """Decide by another policy, or the same with other settings, from the next cycle on."""
         if name != self._policy_name:
-            self._keeping.use(name)
+            self._store.use(name)
             self._policy_memory = PolicyMemory(self._journal, name)
             try:
                 self._policy_memory.recall()
@@ -183,21 +183,21 @@ class Controller:
         self.observer.resync()
         self.pace.poke()
 
-    async def turn(self) -> float:
-        """One turn. Returns when the next one is due at the latest.
+    async def cycle(self) -> float:
+        """One cycle. Returns when the next one is due at the latest.
 
-        Problems with Slurm, with nodes or with the policy are logged once and reported, and cost this turn
-        only, as bugs do that this controller survives; while they go on, turns are rarer and rarer.
+        Problems with Slurm, with nodes or with the policy are logged once and reported, and cost this cycle
+        only, as bugs do that this controller survives; while they go on, cycles are rarer and rarer.
         """
         wake_at = math.inf
         with self._failures.cost(TURN):
-            wake_at = await self._turn()
+            wake_at = await self._cycle()
         self.pace.pause_seconds = self._failures.turn_ended()
         if self.pace.pause_seconds:
             self.observer.resync()
         return wake_at
 
-    async def _turn(self) -> float:
+    async def _cycle(self) -> float:
         began = time.perf_counter()
         try:
             snapshot, answers = await self._observe()
@@ -229,7 +229,7 @@ class Controller:
             report_refused(self.conditions, self.executor.site.refused, snapshot.jobs.keys())
             report_types(self.conditions, self._settings.policy, self.observer.slurm.nodes.values())
             self._publish(
-                Turn(
+                Cycle(
                     snapshot,
                     plan,
                     tuple(actions),
@@ -247,7 +247,7 @@ class Controller:
     async def _observe(self) -> tuple[Snapshot, Mapping[str, Sample]]:
         self.executor.mark()
         settings, observer = self._settings.nodes, self.observer
-        view, answers = await self._asking.ask(
+        view, answers = await self._poller.ask(
             observer.slurm.nodes, settings.addresses, settings.observe_deadline_seconds
         )
         now = self._clock.now()
@@ -264,7 +264,7 @@ class Controller:
         return snapshot, answers
 
     def _solved(self) -> Mapping[str, Solution]:
-        """Solutions since the turn before."""
+        """Solutions since the cycle before."""
         solved = self._solver.take()
         for name, solution in solved.items():
             if solution.error:
@@ -299,7 +299,7 @@ class Controller:
             self.conditions.begin(f"solution {name}", f"problem {name} has no useful solution: {why}")
         self.conditions.end_all("solution", lambda name: name not in plan.refused, "is refused no more")
         self.observer.expect(plan.targets.keys())
-        self._keeping.take(plan.targets, snapshot.jobs)
+        self._store.take(plan.targets, snapshot.jobs)
         self.reasons.update(plan.reasons)
         for moved in plan.moved:
             self.moved[moved.job_id] = moved
@@ -330,10 +330,10 @@ class Controller:
             # The file was damaged or removed.
             self._generation = self._journal.generation
             self._policy_memory.write_anew()
-            self._keeping.write_anew()
+            self._store.write_anew()
             self._records.write_anew(snapshot.time)
         self._policy_memory.save(plan.memory)
-        self._keeping.save(snapshot.time)
+        self._store.save(snapshot.time)
         self._records.follow(self.observer, snapshot.time)
         self._journal.heartbeat(snapshot.time)
         boot_id, uptime_seconds = self._clock.uptime()
@@ -355,7 +355,7 @@ class Controller:
                 try:
                     self.executor.apply([action], snapshot)
                 except JournalError as error:
-                    self.conditions.begin("journal", f"{error}; some actions have to wait for the next turn")
+                    self.conditions.begin("journal", f"{error}; some actions have to wait for the next cycle")
                     return
 
 

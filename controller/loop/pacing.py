@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""When the loop takes its next turn."""
+"""When the loop takes its next cycle."""
 
 import asyncio
 import math
@@ -13,38 +13,38 @@ class PaceSettings:
     """Seconds."""
 
     interval_seconds: float = 1.0
-    """The longest time between two turns. Infinity: only when something is reported, or the policy asks."""
+    """The longest time between two cycles. Infinity: only when something is reported, or the policy asks."""
     coalesce_seconds: float = 0.02
     """Ends of operations that come together are planned for together."""
     rest_factor: float = 0.0
-    """An early turn comes no sooner after the last one than this many times what that took, and no later than
-    `interval_seconds`: on a large site operations end all the time."""
+    """An early cycle comes no sooner after the last one than this many times what that took, and no later
+    than `interval_seconds`: on a large site operations end all the time."""
     resync_seconds: float = 300.0
     """So often everything counts as changed, and all decisions are made anew."""
 
 
 class Pace:
-    """Waits between turns, without helper tasks for each wait."""
+    """Waits between cycles, without helper tasks for each wait."""
 
     def __init__(self, clock: Clock, settings: PaceSettings) -> None:
         self._clock, self.settings = clock, settings
         self._poked = False
         self.pause_seconds = 0.0
-        """At least so long until the next turn, unless something happens."""
+        """At least so long until the next cycle, unless something happens."""
         self._waiter: asyncio.Future[None] | None = None
 
     def poke(self) -> None:
-        """Something happened: take a turn now rather than at the end of the interval."""
+        """Something happened: take a cycle now rather than at the end of the interval."""
         self._poked = True
         self.wake()
 
     def wake(self) -> None:
-        """End the wait; no turn is asked for."""
+        """End the wait; no cycle is asked for."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def rest(self, began: float, wake_at: float, stop: asyncio.Event) -> None:
-        """From the end of a turn that `began` then to the begin of the next."""
+        """From the end of a cycle that `began` then to the begin of the next."""
         settings, ended = self.settings, self._clock.now()
         if not stop.is_set() and not self._poked:
             longest = min(settings.interval_seconds, max(0.0, wake_at - ended))

@@ -49,7 +49,7 @@ class JobRecords:
                 self._journal.open_slice(job_id, memory.gpus, now)
 
     def follow(self, observer: Observer, now: float) -> None:
-        """After a turn."""
+        """After a cycle."""
         jobs = observer.slurm.jobs
         looked_at: Iterable[JobId] = jobs.keys() | observer.looked_at if self._all else observer.looked_at
         self._all = False

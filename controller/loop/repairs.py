@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Repairs:
-    """Goes over the actions of a turn."""
+    """Goes over the actions of a cycle."""
 
     def __init__(self, site: Site, suspended: Iterable[JobId]) -> None:
         """`suspended`: jobs that were suspended when an earlier controller saw them last."""

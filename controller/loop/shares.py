@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The tree of shares, read now and then beside the turns of the loop: no turn waits for it."""
+"""The tree of shares, read now and then beside the cycles of the loop: no cycle waits for it."""
 
 from __future__ import annotations
 

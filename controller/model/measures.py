@@ -44,6 +44,6 @@ class Measures(Protocol):
         """A job is on GPUs for the first time, so long after its submission."""
         ...
 
-    def turn(self, observe_seconds: float, plan_seconds: float) -> None:
+    def cycle(self, observe_seconds: float, plan_seconds: float) -> None:
         """A turn of the loop was completed."""
         ...

@@ -18,7 +18,7 @@ from typing import cast
 
 from controller.errors import SettingsError
 from controller.journal.memory import MemoryJournal
-from controller.loop.loop import Controller, Turn
+from controller.loop.loop import Controller, Cycle
 from controller.loop.pacing import PaceSettings
 from controller.model import JobId, Memory, Plan, Share, Snapshot
 from controller.nodes.simulated import NodeCosts, SimulatedNodes
@@ -86,7 +86,7 @@ class Simulation:
     """Declared ones: what is measured replaces them."""
     on_progress: Callable[[int, int, float], None] = lambda _done, _all, _time: None
     """Called with jobs ended, jobs in all, virtual time: with each decision, and at the last end."""
-    on_turn: Callable[[Turn], None] = lambda _turn: None
+    on_cycle: Callable[[Cycle], None] = lambda _cycle: None
     """Called with each decision."""
 
     def __post_init__(self) -> None:
@@ -196,18 +196,18 @@ class Simulation:
             task.result()
         await controller.executor.drain(3600)
         # The loop stopped at the last end: it sees it now.
-        await controller.turn()
+        await controller.cycle()
         if nodes.violations:
             raise SimulationError(f"two jobs on one GPU: {nodes.violations[0]}")
 
-    def _in_rounds(self) -> tuple[Policy, Callable[[Turn], None]]:
+    def _in_rounds(self) -> tuple[Policy, Callable[[Cycle], None]]:
         """The policy, and what is called with its decisions."""
         costs = self.settings.simulation
 
-        def publish(turn: Turn) -> None:
+        def publish(cycle: Cycle) -> None:
             if len(self._ends) < len(self._workload.jobs):
-                self.on_progress(len(self._ends), len(self._workload.jobs), turn.snapshot.time)
-            self.on_turn(turn)
+                self.on_progress(len(self._ends), len(self._workload.jobs), cycle.snapshot.time)
+            self.on_cycle(cycle)
 
         if not costs.round_seconds:
             return self._policy, publish

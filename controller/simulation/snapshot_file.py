@@ -18,7 +18,7 @@ from controller.settings.base import first_wrong, key_twice, read_file
 from controller.settings.policies import PolicySettings
 
 if TYPE_CHECKING:
-    from controller.loop.loop import Turn
+    from controller.loop.loop import Cycle
 
 MAX_FILE_BYTES = 1 << 28
 
@@ -118,13 +118,13 @@ class SnapshotWriter:
         self._every_seconds = every_seconds
         self._next = float("-inf")
 
-    def see(self, turn: Turn) -> None:
+    def see(self, cycle: Cycle) -> None:
         """To be called with every decision."""
-        time = turn.snapshot.time
+        time = cycle.snapshot.time
         if time < self._next:
             return
         self._next = time + self._every_seconds
-        decision = RecordedDecision(self._policy, turn.snapshot, turn.memory, turn.plan)
+        decision = RecordedDecision(self._policy, cycle.snapshot, cycle.memory, cycle.plan)
         path = self._folder / f"{time:.0f}.json"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ MOST_BYTES = 1 << 28
 WITH_VALUES = frozenset({SolutionStatus.OPTIMAL, SolutionStatus.INACCURATE})
 
 
-class Nonsense(Exception):
+class InvalidAnswer(Exception):
     """An answer that is none."""
 
 
@@ -22,10 +22,10 @@ def framed(body: bytes) -> bytes:
 
 
 def body_bytes(header: bytes) -> int:
-    """The length that a header announces. Raises Nonsense."""
+    """The length that a header announces. Raises InvalidAnswer."""
     size = int.from_bytes(header, "little")
     if size > MOST_BYTES:
-        raise Nonsense(f"an answer of {size} bytes is announced")
+        raise InvalidAnswer(f"an answer of {size} bytes is announced")
     return size
 
 
@@ -35,17 +35,17 @@ def encode(problem: Problem) -> bytes:
 
 
 def decode(problem: Problem, body: bytes) -> Solution:
-    """The worker's answer: status, values, seconds and error. Raises Nonsense."""
+    """The worker's answer: status, values, seconds and error. Raises InvalidAnswer."""
     try:
         status, values, seconds, error = marshal.loads(body)
         status = SolutionStatus(status)
         values = tuple(values)
         seconds = float(seconds)
     except (ValueError, TypeError, EOFError) as wrong:
-        raise Nonsense(f"not an answer: {wrong}") from None
+        raise InvalidAnswer(f"not an answer: {wrong}") from None
     expected = problem.variables if status in WITH_VALUES else 0
     if len(values) != expected or not all(type(v) is float and math.isfinite(v) for v in values):
-        raise Nonsense(f"{len(values)} values for {expected} variables, or some are no finite numbers")
+        raise InvalidAnswer(f"{len(values)} values for {expected} variables, or some are no finite numbers")
     return Solution(
         problem=problem.identity,
         subject=problem.subject,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from controller.model.solving import Problem, ProblemKind, Solution, SolutionStatus
-from controller.solver.frames import Nonsense, decode, encode, failed
+from controller.solver.frames import InvalidAnswer, decode, encode, failed
 
 if TYPE_CHECKING:
     from controller.solver.solve import Solve
@@ -31,7 +31,7 @@ class ImmediateSolver:
             return
         try:
             solution = decode(problem, answer(encode(problem), self._load_others()))
-        except Nonsense as error:
+        except InvalidAnswer as error:
             solution = failed(problem, str(error))
         self._last[name] = self._solved[name] = solution
         on_solved()

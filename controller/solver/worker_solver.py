@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from controller.model.solving import Problem, Solution, SolutionStatus
-from controller.solver.frames import HEADER_BYTES, Nonsense, body_bytes, decode, encode, failed, framed
+from controller.solver.frames import HEADER_BYTES, InvalidAnswer, body_bytes, decode, encode, failed, framed
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class WorkerSolver:
             began = time.monotonic()
             try:
                 solution = await self._ask(problem)
-            except (OSError, EOFError, Nonsense, asyncio.TimeoutError) as error:
+            except (OSError, EOFError, InvalidAnswer, asyncio.TimeoutError) as error:
                 why = str(error) or f"not solved within {problem.deadline_seconds:g} s"
                 solution = failed(problem, why, time.monotonic() - began)
                 await self._kill()
@@ -86,7 +86,7 @@ class WorkerSolver:
             on_solved()
 
     async def _ask(self, problem: Problem) -> Solution:
-        """Raises OSError, EOFError, Nonsense or TimeoutError where there is no answer."""
+        """Raises OSError, EOFError, InvalidAnswer or TimeoutError where there is no answer."""
         deadline_seconds, process = problem.deadline_seconds, self._process
         if process is None or process.returncode is not None:
             process = await self._start()

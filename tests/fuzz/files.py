@@ -112,7 +112,7 @@ def _trace(dice: random.Random, folder: Path) -> bool:
 @functools.cache
 def _decisions() -> tuple[str, ...]:
     """Real decisions of each policy."""
-    from controller.loop.loop import Turn
+    from controller.loop.loop import Cycle
     from controller.simulation.driver import Simulation
     from controller.simulation.snapshot_file import RecordedDecision, dump_decision
     from tests.unit.simulation.test_simulation import trace
@@ -120,14 +120,14 @@ def _decisions() -> tuple[str, ...]:
     made = []
     for name in ("gandiva", "tiresias-las", "tiresias-gittins", "fifo", "srtf"):
         settings = parse_settings(f'[policy]\nname = "{name}"\n')
-        turns: list[Turn] = []
+        cycles: list[Cycle] = []
 
-        def keep(turn: Turn, turns: list[Turn] = turns) -> None:
-            turns.append(replace(turn, snapshot=turn.snapshot.kept()))
+        def keep(cycle: Cycle, cycles: list[Cycle] = cycles) -> None:
+            cycles.append(replace(cycle, snapshot=cycle.snapshot.kept()))
 
-        Simulation(Path("t"), trace(12), parse_cluster("v100:8", 4), settings, on_turn=keep).run()
-        turn = turns[len(turns) // 2]
-        decision = RecordedDecision(settings.policy, turn.snapshot, turn.memory, turn.plan)
+        Simulation(Path("t"), trace(12), parse_cluster("v100:8", 4), settings, on_cycle=keep).run()
+        cycle = cycles[len(cycles) // 2]
+        decision = RecordedDecision(settings.policy, cycle.snapshot, cycle.memory, cycle.plan)
         made.append(dump_decision(decision).decode())
     return tuple(made)
 

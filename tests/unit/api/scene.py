@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from controller.api.live import Health, LiveState
 from controller.journal import JobRecord, Journal
-from controller.loop.loop import Turn
+from controller.loop.loop import Cycle
 from controller.model import (
     ON_GPU,
     Gpu,
@@ -146,14 +146,14 @@ REASONS = {
 }
 
 
-def turn(
+def cycle(
     of: Snapshot | None = None,
     reasons: Mapping[JobId, str] = MappingProxyType({}),
     moved: Mapping[JobId, Moved] = MappingProxyType({}),
-) -> Turn:
-    """A turn of the loop that saw this."""
+) -> Cycle:
+    """A cycle of the loop that saw this."""
     seen = of or snapshot()
-    return Turn(
+    return Cycle(
         snapshot=seen,
         plan=Plan({}),
         actions=(),
@@ -168,7 +168,7 @@ def turn(
 
 def live_state() -> LiveState:
     live = LiveState()
-    live.publish(turn(reasons=REASONS), Health("gandiva", NOW - 3600, ticks=3600, tick_seconds=0.012))
+    live.publish(cycle(reasons=REASONS), Health("gandiva", NOW - 3600, ticks=3600, tick_seconds=0.012))
     return live
 
 

@@ -38,7 +38,7 @@ def answers(tmp_path: Path) -> Answers:
     scene.write_journal(tmp_path / "j")
     live = scene.live_state()
     trouble = Health("gandiva", 0, problems=("job 101 of alice cannot be suspended",))
-    live.publish(scene.turn(), trouble)
+    live.publish(scene.cycle(), trouble)
     return Answers(live, JournalReader(tmp_path / "j"), access=Access(TOKEN))
 
 

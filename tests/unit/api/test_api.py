@@ -82,7 +82,7 @@ def test_jobs_that_share_gpus_name_each_other(client: ApiClient, answers: Answer
         JobId(one): replace(base.jobs[JobId(one)], placement=Placement(gpus, gpus, frozenset({JobId(other)})))
         for one, other in ((103, 104), (104, 103))
     }
-    answers._live.publish(scene.turn(replace(base, jobs={**base.jobs, **jobs})), Health("gandiva", 0))
+    answers._live.publish(scene.cycle(replace(base, jobs={**base.jobs, **jobs})), Health("gandiva", 0))
     found = client.gpus()
     assert {job.job_id: job.shares_with for job in found.jobs if job.shares_with} == {103: [104], 104: [103]}
     assert [gpu.running for gpu in found.nodes[1].gpus[:2]] == [[103, 104]] * 2
@@ -169,7 +169,7 @@ def test_status(client: ApiClient) -> None:
 
 def test_status_tells_of_trouble(tmp_path: Path) -> None:
     live = LiveState()
-    live.publish(scene.turn(), Health("fifo", 0, problems=("Slurm does not answer",)))
+    live.publish(scene.cycle(), Health("fifo", 0, problems=("Slurm does not answer",)))
     answer = json.loads(
         Answers(live, JournalReader(tmp_path / "none"), stale_seconds=-1).get("/v1/status", {}).body
     )
@@ -192,7 +192,7 @@ def test_healthz_fails_when_the_loop_stands_still(answers: Answers) -> None:
     assert answers.get("/healthz", {}).status == 200
     trouble = Health("gandiva", 0, problems=("Slurm cannot be observed: no answer",))
     # Trouble is published too, while no turn is completed.
-    answers._live.publish(scene.turn(), trouble, completed=time.monotonic() - 61)
+    answers._live.publish(scene.cycle(), trouble, completed=time.monotonic() - 61)
     answer = answers.get("/healthz", {})
     assert answer.status == 503
     assert answer.body == (b"the loop has completed no turn for 61 s: Slurm cannot be observed: no answer\n")
@@ -202,7 +202,7 @@ def test_one_answer_is_built_per_tick(answers: Answers) -> None:
     live = answers._live
     first = live.latest
     assert first is not None and first.message is first.message
-    live.publish(scene.turn(), Health("gandiva", 0))
+    live.publish(scene.cycle(), Health("gandiva", 0))
     assert live.latest is not None and live.latest.message is not first.message
 
 
@@ -436,7 +436,7 @@ def test_publishing_while_many_read(answers: Answers, server: ApiServer) -> None
         while not stop.is_set():
             tick += 1
             seen = Snapshot(time=float(tick), nodes=base.nodes, jobs=base.jobs)
-            turn = scene.turn(seen, dict.fromkeys(base.jobs, f"tick {tick}"))
+            turn = scene.cycle(seen, dict.fromkeys(base.jobs, f"tick {tick}"))
             answers._live.publish(turn, Health("x", 0))
             time.sleep(0.0005)
 

@@ -18,7 +18,7 @@ from controller.act.actions import Suspend
 from controller.act.recorder import Outcome, Step
 from controller.api.metrics import Metrics
 from controller.daemon import logs
-from controller.daemon.measuring import MeasuringRecorder, TurnMeter
+from controller.daemon.measuring import CycleMeter, MeasuringRecorder
 from controller.journal import MemoryJournal
 from controller.model import JobId, Snapshot
 from controller.settings.schema import LogSettings
@@ -126,7 +126,7 @@ OTHERWISE = {
     ("main.py", "work for %s"), ("lease.py", "%s: %s"),
     # All operations, or all files, at once.
     ("daemon.py", "this controller does not lead any more"), ("accounting.py", "the wall clock was stepped"),
-    ("keeping.py", "what was measured of models cannot be read"),
+    ("state_store.py", "what was measured of models cannot be read"),
     ("stopping.py", "some operations were still under way"),
     ("stopping.py", "not all jobs could be released"),
     ("stopping.py", "jobs are not released"), ("main.py", "gave up on work in flight"),
@@ -167,14 +167,14 @@ def test_the_executors_steps_and_the_policys_reasons_are_told(tmp_path: Path) ->
     number = recorder.operation_begins(action, N1, 1.0)
     recorder.operation_step(number, Step.PAUSE, 1.0)
     recorder.operation_ends(number, Outcome.FAILED, "rank 0 is late", 3.0)
-    TurnMeter(metrics).turned(
-        replace(scene.turn(Snapshot(time=0.0, nodes={}, jobs={})), actions=(action,), observe_seconds=0.01)
+    CycleMeter(metrics).completed(
+        replace(scene.cycle(Snapshot(time=0.0, nodes={}, jobs={})), actions=(action,), observe_seconds=0.01)
     )
     said = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert [entry["message"] for entry in said] == [
         "job 7: suspend: pause",
         "job 7: suspend is failed after 2.000 s: rank 0 is late",
-        "turn: 0 jobs (0 in transition), 0 targets, 1 actions; observed in 10.0 ms, decided in 1.0 ms",
+        "cycle: 0 jobs (0 in transition), 0 targets, 1 actions; observed in 10.0 ms, decided in 1.0 ms",
         "job 7: suspend: its slice is over",
     ]
     assert [entry.get("job") for entry in said] == [7, 7, None, 7]

@@ -16,7 +16,7 @@ from controller.act.actions import Action, Place, Resume, Suspend
 from controller.act.recorder import Outcome, Step
 from controller.api.live import Health, LiveState
 from controller.api.metrics import OPERATIONS, Metrics
-from controller.daemon.measuring import MeasuringRecorder, TurnMeter
+from controller.daemon.measuring import CycleMeter, MeasuringRecorder
 from controller.errors import ClusterRefused, ClusterUnavailable, NodeError, UnknownJob
 from controller.journal import MemoryJournal
 from controller.model import GpuId, JobId, Moved, Phase, Reason, Snapshot, Verdict
@@ -148,7 +148,7 @@ def test_moves_are_counted_by_what_became_of_them(metrics: Metrics) -> None:
 
 def test_a_failure_is_counted_where_it_happened(metrics: Metrics) -> None:
     recorder = MeasuringRecorder(MemoryJournal(), metrics)
-    number = recorder.operation_begins(Suspend(JobId(1), "turn"), N1, 0.0)
+    number = recorder.operation_begins(Suspend(JobId(1), "cycle"), N1, 0.0)
     recorder.operation_step(number, Step.PAUSE, 0.0)
     recorder.operation_step(number, Step.OFFLOAD, 1.0)
     recorder.operation_step(number, Step.UNDO, 61.0)
@@ -161,18 +161,18 @@ def test_a_failure_is_counted_where_it_happened(metrics: Metrics) -> None:
 
 
 def test_waiting_counts_from_submission_to_the_first_start(metrics: Metrics) -> None:
-    meter = TurnMeter(metrics)
+    meter = CycleMeter(metrics)
 
-    def turn(*jobs: Any) -> None:
-        meter.turned(scene.turn(Snapshot(time=scene.NOW, nodes={}, jobs={job.id: job for job in jobs})))
+    def cycle(*jobs: Any) -> None:
+        meter.completed(scene.cycle(Snapshot(time=scene.NOW, nodes={}, jobs={job.id: job for job in jobs})))
 
     queued = scene.job(1, "alice", Phase.QUEUED, frozenset())
-    turn(queued, scene.job(2, "bob", Phase.RUNNING, N1))
-    turn(queued)
+    cycle(queued, scene.job(2, "bob", Phase.RUNNING, N1))
+    cycle(queued)
     assert value(metrics, "gandiva_queue_wait_seconds_count") == 0
     started = scene.job(1, "alice", Phase.RUNNING, N1, start_time=scene.NOW - 970)
-    turn(started)
-    turn(started)
+    cycle(started)
+    cycle(started)
     assert value(metrics, "gandiva_queue_wait_seconds_count") == 1
     assert value(metrics, "gandiva_queue_wait_seconds_sum") == 30
     assert value(metrics, "gandiva_observe_duration_seconds_count") == 4
@@ -264,7 +264,7 @@ def test_a_hostile_node_name_stays_one_label() -> None:
     live = LiveState()
     node = scene.node('n"1\n\\')
     seen = Snapshot(time=0.0, nodes={node.name: node}, jobs={})
-    live.publish(scene.turn(seen), Health("gandiva", 0.0))
+    live.publish(scene.cycle(seen), Health("gandiva", 0.0))
     found = families(Metrics(live, Path("/nowhere")))["gandiva_node_up"].samples
     assert [sample.labels["node"] for sample in found] == ['n"1\n\\']
 

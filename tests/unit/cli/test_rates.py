@@ -10,7 +10,7 @@ import pytest
 
 from controller.cli.main import main
 from controller.journal import Journal
-from controller.loop.keeping import MODELS_KEY
+from controller.loop.state_store import MODELS_KEY
 from controller.model import Configuration, JobId, Provenance, Rate
 from controller.observe.declared import DeclaredFile, RatesFileError, declared_path, read_rates
 from controller.observe.rates import Rates

@@ -50,7 +50,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str) -> Iterato
             )
         )
     live = LiveState()
-    live.publish(scene.turn(), Health(policy, scene.NOW))
+    live.publish(scene.cycle(), Health(policy, scene.NOW))
     server = ApiServer("127.0.0.1:0", Answers(live, JournalReader(tmp_path / "journal")))
     server.start()
     yield f"http://127.0.0.1:{server.port}"

@@ -295,7 +295,7 @@ class Stage(World):
             if turn % 10 == 0:
                 now = asyncio.get_running_loop().time()
                 self._purge(now)
-                del self.turns[:-10]
+                del self.cycles[:-10]
                 copies = {job_id: _copy(job) for job_id, job in self.cluster.jobs.items()}
                 self._saved.append((now, self.cluster._next_id, copies))
             turn += 1

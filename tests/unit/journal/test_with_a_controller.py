@@ -30,7 +30,9 @@ def test_jobs_take_turns_and_end_on_a_full_disk(tmp_path: Path) -> None:
         await world.until_ended(jobs, 400)
         (trouble,) = [text for text in controller.conditions.sentences if "journal" in text]
         assert "free space" in trouble and "the cluster is led on" in trouble
-        suspends = [action for turn in world.turns for action in turn.actions if isinstance(action, Suspend)]
+        suspends = [
+            action for cycle in world.cycles for action in cycle.actions if isinstance(action, Suspend)
+        ]
         assert len(suspends) >= 6
         connection.execute("PRAGMA max_page_count = 100000")
         await asyncio.sleep(3)

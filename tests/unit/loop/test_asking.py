@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from controller.errors import ClusterUnavailable, NodeError
-from controller.loop.asking import Asking
+from controller.loop.poller import Poller
 from controller.nodes.port import NodeSample
 from controller.slurm.port import ClusterView
 from controller.slurm.simulated import make_nodes
@@ -41,8 +41,8 @@ class Port:
         self.addresses.append(addresses)
 
 
-def asking(cluster: Port, nodes: Port) -> Asking:
-    return Asking(cluster, nodes)  # type: ignore[arg-type]
+def asking(cluster: Port, nodes: Port) -> Poller:
+    return Poller(cluster, nodes)  # type: ignore[arg-type]
 
 
 VIEW = ClusterView(0.0, (), tuple(make_nodes(["n1"], 1)))

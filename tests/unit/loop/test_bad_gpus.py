@@ -111,7 +111,7 @@ def test_a_suspended_job_waits_for_its_bad_gpu_and_nobody_is_put_there(tmp_path:
         assert list(controller.conditions.sentences) == [
             f"GPU n1:0 is not usable: {ECC}; jobs that are on it stay there, no other job gets it"
         ]
-        gpu = world.turns[-1].snapshot.gpu(GpuId("n1", 0))
+        gpu = world.cycles[-1].snapshot.gpu(GpuId("n1", 0))
         assert gpu is not None and gpu.reason == ECC
         assert off not in world.running() and third not in world.running()
         nodes.bad = {}

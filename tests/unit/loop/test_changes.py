@@ -14,14 +14,14 @@ from controller.api.live import LiveState
 from controller.api.metrics import Metrics
 from controller.daemon.publishing import Publisher
 from controller.journal import JournalReader
-from controller.loop.loop import Turn
+from controller.loop.loop import Cycle
 from controller.loop.pacing import PaceSettings
 from controller.model import JobId
 from controller.observe.nodes import offer
 from tests.unit.loop.world import SLICE_SECONDS, World, run
 
 
-def differing_jobs(before: Turn, after: Turn) -> set[JobId]:
+def differing_jobs(before: Cycle, after: Cycle) -> set[JobId]:
     a, b = before.snapshot, after.snapshot
     return {
         job_id
@@ -32,7 +32,7 @@ def differing_jobs(before: Turn, after: Turn) -> set[JobId]:
     }
 
 
-def differing_nodes(before: Turn, after: Turn) -> set[str]:
+def differing_nodes(before: Cycle, after: Cycle) -> set[str]:
     a, b = before.snapshot.nodes, after.snapshot.nodes
     return {name for name in a.keys() | b.keys() if offer(a.get(name)) != offer(b.get(name))}
 
@@ -70,7 +70,7 @@ def test_what_is_said_to_have_changed_has_and_all_else_has_not(tmp_path: Path, d
         )
         await eventful(world)
         partial = 0
-        for before, after in pairwise(world.turns):
+        for before, after in pairwise(world.cycles):
             changed = after.snapshot.changed
             if changed.everything:
                 continue
@@ -79,7 +79,7 @@ def test_what_is_said_to_have_changed_has_and_all_else_has_not(tmp_path: Path, d
             assert differing <= changed.jobs, differing - changed.jobs
             assert changed.jobs <= differing | before.plan.targets.keys()
             assert changed.nodes == differing_nodes(before, after)
-        assert partial > 50 > len(world.turns) - partial
+        assert partial > 50 > len(world.cycles) - partial
 
     run(scenario)
 
@@ -124,7 +124,7 @@ def test_what_is_published_stays_as_it_was(tmp_path: Path) -> None:
         first = world.submit()
         controller = world.start()
         await asyncio.sleep(SLICE_SECONDS)
-        publisher.turned(replace(world.turns[-1], snapshot=controller.observer.snapshot()))
+        publisher.completed(replace(world.cycles[-1], snapshot=controller.observer.snapshot()))
         published = live.latest
         assert published is not None
         world.submit()

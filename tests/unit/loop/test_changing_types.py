@@ -72,10 +72,10 @@ def test_jobs_have_their_part_of_each_type(tmp_path: Path, way: str, deltas: boo
             actions = {d.action for d in JournalReader(world.journal_path).decisions(job)}
             assert actions == {"place", "migrate" if way == "store" else "requeue"}
             assert world.cluster.jobs[job].restart_count >= 4
-            seen = [turn.snapshot.jobs[job] for turn in world.turns if job in turn.snapshot.jobs]
+            seen = [cycle.snapshot.jobs[job] for cycle in world.cycles if job in cycle.snapshot.jobs]
             bound = [each.starts_anywhere for each in seen if each.placement.allocation]
             assert all(bound[bound.index(True) :]), "also while its sessions start again"
-        assert world.turns[-1].plan.memory.common.get("rounds", {}).get("bound", 0) == 0
+        assert world.cycles[-1].plan.memory.common.get("rounds", {}).get("bound", 0) == 0
         await world.stop()
         world.check()
 
@@ -93,7 +93,7 @@ def test_a_job_whose_store_is_full_takes_turns_on_its_type(tmp_path: Path) -> No
         world.nodes.full.add(jobs[0])
         world.start()
         await asyncio.sleep(16 * ROUND_SECONDS)
-        usage = world.turns[-1].snapshot
+        usage = world.cycles[-1].snapshot
         had = [usage.usage_of(job).seconds for job in jobs]
         assert min(had) > 3 * ROUND_SECONDS, had
         actions = [d.action for d in JournalReader(world.journal_path).decisions(jobs[0])]

@@ -45,7 +45,7 @@ def policy(request: pytest.FixtureRequest) -> Policy:
 def size(world: World, job: JobId) -> int:
     """GPUs that it runs on, as Slurm and its node say."""
     seen = world.cluster.jobs[job]
-    shown = [turn.snapshot.jobs[job] for turn in world.turns[-1:] if job in turn.snapshot.jobs]
+    shown = [cycle.snapshot.jobs[job] for cycle in world.cycles[-1:] if job in cycle.snapshot.jobs]
     runs = seen.state is JobState.RUNNING and [each.placement.gpus for each in shown] == [seen.binding]
     return len(seen.binding) if runs else 0
 
@@ -134,7 +134,7 @@ def test_a_job_with_a_store_grows_and_waits_from_what_it_has_saved(tmp_path: Pat
         for _ in range(9):
             world.submit(1, work_seconds=100)
         await asyncio.sleep(60)
-        assert world.turns[-1].snapshot.jobs[job].gpus == 1
+        assert world.cycles[-1].snapshot.jobs[job].gpus == 1
         reader = JournalReader(world.journal_path)
         grows, *leaves = [d.reason for d in reader.decisions(job) if d.action == "migrate"]
         assert grows.startswith("changes its size: grows from 1 to 4 GPUs") and leaves
@@ -154,14 +154,14 @@ def test_a_new_controller_finds_the_growth_under_way(tmp_path: Path, policy: Pol
         world.start()
         await until(lambda: world.cluster.jobs[job].state is JobState.COMPLETING)
         await world.kill()
-        world.turns.clear()
+        world.cycles.clear()
         world.start()
         await until(lambda: world.cluster.jobs[job].state is JobState.PENDING, 20)
-        await until(lambda: world.turns[-1].snapshot.jobs[job].phase is Phase.QUEUED, 2)
-        (seen, *_) = [j for turn in world.turns if (j := turn.snapshot.jobs[job]).phase is Phase.QUEUED]
+        await until(lambda: world.cycles[-1].snapshot.jobs[job].phase is Phase.QUEUED, 2)
+        (seen, *_) = [j for cycle in world.cycles if (j := cycle.snapshot.jobs[job]).phase is Phase.QUEUED]
         assert (len(seen.promised), seen.promised_size, seen.request.size.wanted) == (4, 4, 1)
         await until(lambda: size(world, job) == 4)
-        assert world.turns[-1].snapshot.jobs[job].promised_size == 0
+        assert world.cycles[-1].snapshot.jobs[job].promised_size == 0
         await world.stop()
         world.check()
 
@@ -178,7 +178,7 @@ def test_stopped_after_it_grew_it_waits_as_it_was_asked_for(tmp_path: Path) -> N
         for _ in range(9):
             world.submit(1, work_seconds=100)
         await asyncio.sleep(60)
-        seen = world.turns[-1].snapshot.jobs[job]
+        seen = world.cycles[-1].snapshot.jobs[job]
         assert seen.gpus == 1
         await world.stop()
         world.check()

@@ -103,7 +103,7 @@ def test_a_suspended_job_that_an_operator_holds_is_not_resumed(
         world.cluster.touch(job)
         await asyncio.sleep(5 * SLICE_SECONDS)
         assert world.state(job) is JobState.SUSPENDED
-        assert world.turns[-1].snapshot.jobs[job].obstacle == "held by an operator"
+        assert world.cycles[-1].snapshot.jobs[job].obstacle == "held by an operator"
         if requeued:
             slurm.jobs.add(job)
             await world.cluster.requeue(job)

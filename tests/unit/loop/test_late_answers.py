@@ -37,7 +37,7 @@ def test_a_job_that_started_while_slurm_was_answering_is_not_taken_for_one_that_
         first, _waits = world.submit(), world.submit()
         world.start()
         await asyncio.sleep(4 * ANSWER_SECONDS)
-        assert [(action.job_id, type(action)) for turn in world.turns for action in turn.actions] == [
+        assert [(action.job_id, type(action)) for cycle in world.cycles for action in cycle.actions] == [
             (first, Place)
         ]
         assert world.running() == {int(first)}

@@ -290,7 +290,7 @@ def test_phases_seen_are_only_those_of_the_model(tmp_path: Path) -> None:
         world.start()
         await asyncio.sleep(5 * SLICE_SECONDS)
         await world.stop()
-        seen = {job.phase for turn in world.turns for job in turn.snapshot.jobs.values()}
+        seen = {job.phase for cycle in world.cycles for job in cycle.snapshot.jobs.values()}
         assert {Phase.RUNNING, Phase.SUSPENDED, Phase.RESUMING} <= seen
         assert Phase.STUCK not in seen and Phase.UNKNOWN not in seen
         assert world.cluster.jobs[JobId(1)].restart_count == 0
@@ -309,7 +309,7 @@ def test_time_on_gpus_counts_on_when_agents_answer_only_some_turns_after_a_start
         await asyncio.sleep(5)
         world.start()
         await asyncio.sleep(5)
-        assert world.turns[-1].snapshot.jobs[job].phase is Phase.UNKNOWN
+        assert world.cycles[-1].snapshot.jobs[job].phase is Phase.UNKNOWN
         world.nodes.unreachable.discard("n1")
         await world.until_ended([job], 100)
         await asyncio.sleep(3)

@@ -287,7 +287,7 @@ def test_a_job_that_must_not_migrate_or_has_no_store_stays(tmp_path: Path) -> No
             await site.gang(20)
             assert nodes(site.world, site.mover) == [(site.at,)]
             assert site.operations(site.mover) == ["place"]
-            seen = site.world.turns[-1].snapshot.jobs[site.mover]
+            seen = site.world.cycles[-1].snapshot.jobs[site.mover]
             assert seen.phase is Phase.RUNNING and seen.has_store is (name == "no") and not seen.may_migrate
             await site.world.stop()
 
@@ -371,7 +371,7 @@ def test_a_gang_over_two_nodes_migrates_when_both_tell_of_one_generation(
             return Saved(saved.step, 1 if agree or node == "n1" else 2, saved.seconds)
 
         monkeypatch.setattr(world.nodes, "save", save)
-        controller.executor.apply([Migrate(job, "migrates: try")], world.turns[-1].snapshot)
+        controller.executor.apply([Migrate(job, "migrates: try")], world.cycles[-1].snapshot)
         await asyncio.sleep(2)
         kinds = [event.kind for event in JournalReader(world.journal_path).events(job)]
         assert kinds == ["checkpointed" if agree else "migrate-failed"]

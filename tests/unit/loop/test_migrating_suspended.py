@@ -104,7 +104,7 @@ class Waiting(World):
         raise AssertionError("it did not come to that")
 
     def phase(self) -> Phase:
-        return self.turns[-1].snapshot.jobs[self.mover].phase
+        return self.cycles[-1].snapshot.jobs[self.mover].phase
 
     @property
     def restarts(self) -> int:
@@ -119,7 +119,7 @@ class Waiting(World):
         self.check()
         assert self.phase() is self.off and self.restarts == 0
         assert self.cluster.jobs[self.mover].nodes == ("n1",)
-        assert not self.turns[-1].snapshot.jobs[self.mover].placement.gpus
+        assert not self.cycles[-1].snapshot.jobs[self.mover].placement.gpus
         self.check_undisturbed()
         assert self.worked_seconds(self.mover) == self.done
 
@@ -193,10 +193,10 @@ def test_a_save_that_fails_leaves_it_suspended(tmp_path: Path, mode: str) -> Non
             )
         ]
         assert not world.cluster.reserved and world.steps.count("save") == 1
-        job = world.turns[-1].snapshot.jobs[world.mover]
+        job = world.cycles[-1].snapshot.jobs[world.mover]
         assert not job.may_migrate, "it is asked again later"
         await asyncio.sleep(15)
-        assert world.turns[-1].snapshot.jobs[world.mover].may_start, "it may have its turn before that"
+        assert world.cycles[-1].snapshot.jobs[world.mover].may_start, "it may have its turn before that"
         world.nodes.full.clear()
         await world.finish()
 
@@ -223,10 +223,10 @@ def test_what_slurm_refuses_leaves_it_suspended(
         assert kinds == (["reserve-failed"] if call == "reserve" else ["checkpointed", "requeue-failed"])
         if call == "reserve":
             assert world.steps == ["reserve"], "Slurm did not resume it"
-        job = world.turns[-1].snapshot.jobs[world.mover]
+        job = world.cycles[-1].snapshot.jobs[world.mover]
         assert not job.may_migrate
         await asyncio.sleep(15)
-        job = world.turns[-1].snapshot.jobs[world.mover]
+        job = world.cycles[-1].snapshot.jobs[world.mover]
         assert job.may_start and not job.may_migrate, "its turn does not wait for the next try"
         monkeypatch.undo()
         await world.finish()
@@ -389,7 +389,7 @@ def test_who_must_not_or_cannot_stays(tmp_path: Path, why: str) -> None:
         world.open()
         await asyncio.sleep(10)
         world.check_as_before()
-        assert not world.steps and not world.turns[-1].snapshot.jobs[world.mover].may_migrate
+        assert not world.steps and not world.cycles[-1].snapshot.jobs[world.mover].may_migrate
         await world.finish()
 
     run(scenario)
@@ -418,8 +418,8 @@ def test_a_gang_over_two_nodes_migrates_when_both_tell_of_one_generation(
 
         monkeypatch.setattr(world.nodes, "save", save)
         await asyncio.sleep(1)
-        assert world.turns[-1].snapshot.jobs[gang].may_migrate
-        controller.executor.apply([Migrate(gang, "migrates: try")], world.turns[-1].snapshot)
+        assert world.cycles[-1].snapshot.jobs[gang].may_migrate
+        controller.executor.apply([Migrate(gang, "migrates: try")], world.cycles[-1].snapshot)
         await asyncio.sleep(2)
         kinds = [event.kind for event in JournalReader(world.journal_path).events(gang)]
         assert kinds == ["checkpointed" if agree else "migrate-failed"]

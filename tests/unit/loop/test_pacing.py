@@ -27,7 +27,7 @@ async def _turns(folder: Path, rest_factor: float, interval_seconds: float) -> i
         controller.pace.poke()
         await asyncio.sleep(0.01)
     await world.stop()
-    return len(world.turns)
+    return len(world.cycles)
 
 
 @pytest.mark.parametrize(

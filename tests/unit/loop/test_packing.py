@@ -58,14 +58,14 @@ def test_two_jobs_that_fit_together_run_together_to_their_ends(
         (begun,) = [e for e in JournalReader(world.journal_path).events(first) if e.kind == "pack-tried"]
         assert begun.message.startswith(f"shares its GPUs with job {second}: their memory fits together")
         await asyncio.sleep(2)
-        jobs = world.turns[-1].snapshot.jobs
+        jobs = world.cycles[-1].snapshot.jobs
         assert jobs[first].placement.shares_with == {second}
         assert jobs[second].placement.shares_with == {first}
         assert jobs[first].placement.gpus == jobs[second].placement.gpus
-        assert not world.turns[-1].actions and not world.turns[-1].plan.targets
+        assert not world.cycles[-1].actions and not world.cycles[-1].plan.targets
         await world.until_ended([second], 60)
         await asyncio.sleep(2)
-        assert world.turns[-1].snapshot.jobs[first].placement.shares_with == frozenset()
+        assert world.cycles[-1].snapshot.jobs[first].placement.shares_with == frozenset()
         assert world.running() == {int(first)}
         await world.until_ended([first], 100)
         await world.stop()
@@ -117,7 +117,7 @@ def test_a_new_controller_finds_them_together_and_leaves_them_so(
         await asyncio.sleep(3 * SLICE_SECONDS)
         assert world.running() == {int(first), int(second)}
         assert world.nodes.switches == switches
-        assert world.turns[-1].snapshot.jobs[second].placement.shares_with == {first}
+        assert world.cycles[-1].snapshot.jobs[second].placement.shares_with == {first}
         await world.stop()
         world.check()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from controller.journal.memory import MemoryJournal
-from controller.loop.keeping import Keeping
+from controller.loop.state_store import StateStore
 from controller.model import Job, JobId, Phase, Placement, StateAt, Target
 from controller.observe.measured import Measured
 from controller.observe.memory import JobMemories
@@ -19,7 +19,7 @@ MIGRATES = {JobId(1): Target(Placement(THERE, THERE), StateAt.STORE)}
 def promised(job: Job) -> bool:
     """After a plan that does not want the job elsewhere, as the one before did."""
     memory = JobMemories()
-    keeping = Keeping(MemoryJournal(), memory, Measured({}, {}, {}, {}))
+    keeping = StateStore(MemoryJournal(), memory, Measured({}, {}, {}, {}))
     keeping.take(MIGRATES, {job.id: running(make_job(1), HERE)})
     assert memory.of(job.id).promised == THERE
     keeping.take({}, {job.id: job})

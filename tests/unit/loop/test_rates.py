@@ -57,17 +57,17 @@ def test_a_pair_is_measured_while_both_compute_and_anew_when_one_is_alone(
         first = world.submit(model="a")
         world.start()
         await asyncio.sleep(20)
-        assert first not in world.turns[-1].snapshot.job_rates, "too few mini-batches"
+        assert first not in world.cycles[-1].snapshot.job_rates, "too few mini-batches"
         await asyncio.sleep(20)
-        alone = world.turns[-1].snapshot.job_rates[first]
+        alone = world.cycles[-1].snapshot.job_rates[first]
         assert alone.samples_per_second == pytest.approx(1.0) and alone.mini_batches == 20
         second = world.submit(work_seconds=100)
         await asyncio.sleep(20)
-        snapshot = world.turns[-1].snapshot
+        snapshot = world.cycles[-1].snapshot
         assert snapshot.jobs[first].placement.shares_with == {second}
         assert not snapshot.job_rates, "it is another configuration"
         await asyncio.sleep(60)
-        snapshot = world.turns[-1].snapshot
+        snapshot = world.cycles[-1].snapshot
         assert {i: r.samples_per_second for i, r in snapshot.job_rates.items()} == {1: 0.5, 2: 0.8}
         unnamed = f"job:{second}"
         speeds = {
@@ -78,7 +78,7 @@ def test_a_pair_is_measured_while_both_compute_and_anew_when_one_is_alone(
         assert speeds == {("a", ()): 1.0, ("a", (unnamed,)): 0.5, (unnamed, ("a",)): 0.8}
         await world.until_ended([second], 200)
         await asyncio.sleep(40)
-        snapshot = world.turns[-1].snapshot
+        snapshot = world.cycles[-1].snapshot
         assert snapshot.job_rates[first].samples_per_second == pytest.approx(1.0)
         assert unnamed not in snapshot.rates, "no job will have that name again"
         await world.stop()
@@ -96,10 +96,10 @@ def test_turns_that_come_seldom_see_rates_all_the_same(tmp_path: Path) -> None:
         jobs = [world.submit(4, nodes=2, model="wide"), world.submit()]
         controller = world.start()
         await asyncio.sleep(100)
-        assert not world.turns[-1].snapshot.job_rates
+        assert not world.cycles[-1].snapshot.job_rates
         controller.pace.poke()
         await asyncio.sleep(1)
-        snapshot = world.turns[-1].snapshot
+        snapshot = world.cycles[-1].snapshot
         assert snapshot.job_rates[jobs[0]].samples_per_second == pytest.approx(1.0)
         assert set(snapshot.rates["wide"]) == {Configuration("a100", 4, 2)}
         await world.stop()
@@ -179,10 +179,10 @@ def test_what_operations_take_is_known_by_model_and_after_a_restart(tmp_path: Pa
         world.start()
         await asyncio.sleep(6 * SLICE_SECONDS)
         await world.kill()
-        world.turns.clear()
+        world.cycles.clear()
         world.start()
         await asyncio.sleep(1)
-        snapshot = world.turns[0].snapshot
+        snapshot = world.cycles[0].snapshot
         assert set(snapshot.costs) == {"", "m"}
         for job_id in (named, unnamed):
             costs = snapshot.costs_of(snapshot.jobs[job_id])

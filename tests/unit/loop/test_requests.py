@@ -67,7 +67,7 @@ def test_the_sites_defaults_count_where_a_user_did_not_say(tmp_path: Path, defau
         for setting in (given, {}, given):
             controller.use_settings(Settings.model_validate({"requests": setting}), world.policy)
             await asyncio.sleep(2)
-        jobs = world.turns[-1].snapshot.jobs
+        jobs = world.cycles[-1].snapshot.jobs
         assert (jobs[silent].request.may_pack, jobs[silent].request.may_migrate) == (default, default)
         assert (jobs[asking].request.may_pack, jobs[asking].request.may_migrate) == (not default, not default)
         await world.stop()

@@ -256,8 +256,8 @@ def test_no_reservation_outlives_a_kill(tmp_path: Path, step: str, after_seconds
         world.start()
         for _ in range(40):
             await asyncio.sleep(1)
-            promised = world.turns[-1].snapshot.jobs[world.mover].promised
-            switching = world.turns[-1].snapshot.jobs[world.mover].switching
+            promised = world.cycles[-1].snapshot.jobs[world.mover].promised
+            switching = world.cycles[-1].snapshot.jobs[world.mover].switching
             if not promised and not switching and not world.cluster.reserved:
                 break
         assert world.cluster.reserved == {}
@@ -279,7 +279,7 @@ def test_a_promise_holds_while_slurm_ends_the_run_that_a_killed_controller_reque
         (gpus,) = world.cluster.reserved.values()
         world.start()
         await asyncio.sleep(2)
-        job = world.turns[-1].snapshot.jobs[world.mover]
+        job = world.cycles[-1].snapshot.jobs[world.mover]
         assert job.phase is Phase.COMPLETING and job.promised == gpus and job.leaving
         await asyncio.sleep(30)
         assert world.cluster.jobs[world.mover].binding == gpus

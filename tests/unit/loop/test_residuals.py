@@ -87,7 +87,7 @@ def test_jobs_that_keep_little_take_turns_and_what_they_keep_is_known(tmp_path: 
         await asyncio.sleep(6 * SLICE_SECONDS)
         assert all(world.worked_seconds(job) > SLICE_SECONDS for job in jobs)
         assert set(nodes.limits) == {3 << 29}
-        snapshot = world.turns[-1].snapshot
+        snapshot = world.cycles[-1].snapshot
         (off,) = set(jobs) - world.running()
         assert snapshot.nodes["n1"].gpus[0].left_by == ((off, GIB),)
         assert controller.executor.site.settings.suspend.residual_fraction == 0.1
@@ -108,11 +108,13 @@ def test_what_jobs_keep_of_a_gpu_together_is_bounded(
         world.start()
         await asyncio.sleep(6 * SLICE_SECONDS)
         (stays,) = world.running()
-        first = next(job for job in jobs if world.turns[-1].snapshot.nodes["n1"].gpus[0].left_by[0][0] == job)
+        first = next(
+            job for job in jobs if world.cycles[-1].snapshot.nodes["n1"].gpus[0].left_by[0][0] == job
+        )
         assert nodes.limits[:2] == [3 << 29, 3 * GIB // 4]
         assert f"job {stays} (user alice): could not be taken off n1:0" in caplog.text
         assert "1280 MiB of job" in caplog.text
-        assert world.turns[-1].snapshot.jobs[JobId(stays)].failed_suspends is None  # it is not to blame
+        assert world.cycles[-1].snapshot.jobs[JobId(stays)].failed_suspends is None  # it is not to blame
         assert "suspended jobs may keep 2% of GPU n1:0 together (suspend.residual_fraction)" in caplog.text
         assert f"(suspend.residual_fraction), and suspended job {first} keeps 1280 MiB of it" in caplog.text
         await world.stop()

@@ -44,7 +44,7 @@ def adaptive(world: World, work_seconds: float = 1000.0) -> JobId:
 
 def on(world: World, job: JobId) -> GpuSet:
     """GPUs that it runs on, as the controller has it; none while it changes."""
-    seen = world.turns[-1].snapshot.jobs.get(job) if world.turns else None
+    seen = world.cycles[-1].snapshot.jobs.get(job) if world.cycles else None
     return seen.placement.gpus if seen is not None and seen.phase is Phase.RUNNING else frozenset()
 
 
@@ -118,7 +118,7 @@ def test_a_new_controller_goes_on_from_every_step(
         pair = None if grows else world.submit(2, work_seconds=300)
         await asyncio.wait_for(taken.wait(), 200)
         await world.kill()
-        world.turns.clear()
+        world.cycles.clear()
         world.start()
         if pair is None:
             await until(lambda: size(world, job) == 4, 600)
@@ -186,7 +186,7 @@ def test_a_job_that_reaches_no_boundary_keeps_its_size(tmp_path: Path, policy: P
         await until(lambda: bool(reasons(world, job)))
         await asyncio.sleep(120)
         assert size(world, job) == 1 and int(job) in world.running()
-        assert not world.turns[-1].snapshot.jobs[job].may_stop, "not asked again for a while"
+        assert not world.cycles[-1].snapshot.jobs[job].may_stop, "not asked again for a while"
         await world.stop()
         world.check()
 
@@ -217,7 +217,7 @@ def test_suspended_after_it_grew_it_comes_back_as_it_was_asked_for(tmp_path: Pat
         await until(lambda: size(world, job) == 4)
         others = [world.submit(1, work_seconds=100) for _ in range(9)]
         await asyncio.sleep(60)
-        assert world.turns[-1].snapshot.jobs[job].gpus == 1
+        assert world.cycles[-1].snapshot.jobs[job].gpus == 1
         assert world.cluster.jobs[job].restart_count == 0
         await world.until_ended(others, 2000)
         await world.stop()

@@ -27,15 +27,15 @@ def test_gpus_that_were_promised_stay_so(tmp_path: Path) -> None:
         world.submit(), world.submit()
         world.start()
         await asyncio.sleep(SLICE_SECONDS / 2)
-        (waiting,) = (job for job in world.turns[-1].snapshot.jobs.values() if not job.placement.gpus)
+        (waiting,) = (job for job in world.cycles[-1].snapshot.jobs.values() if not job.placement.gpus)
         assert waiting.promised == GPU
         await world.kill()
-        world.turns.clear()
+        world.cycles.clear()
         world.start()
         await asyncio.sleep(1)
-        assert world.turns[0].snapshot.jobs[waiting.id].promised == GPU
+        assert world.cycles[0].snapshot.jobs[waiting.id].promised == GPU
         await asyncio.sleep(SLICE_SECONDS)
-        assert world.turns[-1].snapshot.jobs[waiting.id].promised == frozenset(), "Slurm has allocated them"
+        assert world.cycles[-1].snapshot.jobs[waiting.id].promised == frozenset(), "Slurm has allocated them"
         await world.stop()
 
     run(scenario)
@@ -49,10 +49,10 @@ def test_what_was_measured_of_models_is_known_before_the_next_job_runs(tmp_path:
         await world.until_ended([job], 80)
         await asyncio.sleep(2)
         await world.kill()
-        world.turns.clear()
+        world.cycles.clear()
         world.start()
         await asyncio.sleep(1)
-        snapshot = world.turns[0].snapshot
+        snapshot = world.cycles[0].snapshot
         assert snapshot.models["resnet50"].largest_tensor_bytes == 2**28
         rate = snapshot.rates["resnet50"][Configuration("a100", 1)]
         assert rate.samples_per_second == pytest.approx(1.0)
@@ -100,7 +100,7 @@ def test_an_action_that_cannot_begin_is_begun_later_though_nothing_else_happens(
         recorder.operation_begins = refuse  # type: ignore[method-assign, assignment]
         await asyncio.sleep(3.5)
         assert not world.cluster.jobs[job].held
-        assert any("wait for the next turn" in sentence for sentence in controller.conditions.sentences)
+        assert any("wait for the next cycle" in sentence for sentence in controller.conditions.sentences)
         await asyncio.sleep(3)
         await world.stop()
         actions = [d.action for d in JournalReader(world.journal_path).decisions(job)]
@@ -119,7 +119,7 @@ def test_a_job_with_the_id_of_another_one_is_a_new_job_from_the_next_look_on(
         controller = world.start()
         await asyncio.sleep(5)
         assert world.running() == {int(job)}
-        served = world.turns[-1].snapshot.usage[job].ran(asyncio.get_running_loop().time())
+        served = world.cycles[-1].snapshot.usage[job].ran(asyncio.get_running_loop().time())
         assert served > 3
         world.nodes._blocks["n1"].pop(job)
         world.nodes._touched["n1"] = None
@@ -131,8 +131,8 @@ def test_a_job_with_the_id_of_another_one_is_a_new_job_from_the_next_look_on(
         await asyncio.sleep(0.5)
         await world.until_ended([job], 60)
         await asyncio.sleep(2)
-        assert any(job not in turn.snapshot.jobs for turn in world.turns[5:])
-        users = [turn.snapshot.jobs[job].user for turn in world.turns if job in turn.snapshot.jobs]
+        assert any(job not in cycle.snapshot.jobs for cycle in world.cycles[5:])
+        users = [cycle.snapshot.jobs[job].user for cycle in world.cycles if job in cycle.snapshot.jobs]
         assert users == sorted(users), "first alice's, then bob's"
         assert set(users) == {"alice", "bob"}
         assert controller.conditions.sentences == ()
@@ -156,12 +156,12 @@ def test_a_job_keeps_its_gpus_until_its_switch_has_paid_off(tmp_path: Path) -> N
         await asyncio.sleep(2)
         now = asyncio.get_running_loop().time()
         (running,) = (JobId(j) for j in world.running())
-        until = world.turns[-1].snapshot.jobs[running].keeps_until
+        until = world.cycles[-1].snapshot.jobs[running].keeps_until
         assert until is not None and now < until < now + 20
-        turns = len(world.turns)
+        cycles = len(world.cycles)
         await asyncio.sleep(until - now + 0.5)
-        assert len(world.turns) > turns
-        after = next(t.snapshot for t in world.turns[turns:] if t.snapshot.time >= until)
+        assert len(world.cycles) > cycles
+        after = next(t.snapshot for t in world.cycles[cycles:] if t.snapshot.time >= until)
         assert after.jobs[running].keeps_until is None
         assert running in after.changed.jobs
         assert world.state(next(j for j in jobs if j != running)) is JobState.PENDING

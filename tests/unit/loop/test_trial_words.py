@@ -121,18 +121,18 @@ def test_a_comment_counts_while_the_job_runs_and_for_jobs_of_a_search_only(
         async def said(job_id: JobId, comment: str) -> Search | None:
             world.cluster.comment(job_id, comment)
             await asyncio.sleep(2)
-            return world.turns[-1].snapshot.jobs[job_id].request.search
+            return world.cycles[-1].snapshot.jobs[job_id].request.search
 
-        assert world.turns[-1].snapshot.jobs[trial].request.search == Search("lr")
+        assert world.cycles[-1].snapshot.jobs[trial].request.search == Search("lr")
         assert await said(trial, "mine; gandiva-trial:priority=4") == Search("lr", 4.0)
-        assert world.turns[-1].snapshot.jobs[trial].request.may_pack
+        assert world.cycles[-1].snapshot.jobs[trial].request.may_pack
         assert await said(trial, "gandiva-trial:exclusive") == Search("lr", 1.0, True)
-        assert not world.turns[-1].snapshot.jobs[trial].request.may_pack
+        assert not world.cycles[-1].snapshot.jobs[trial].request.may_pack
         with caplog.at_level(logging.WARNING):
             assert await said(trial, "gandiva-trial:priority=1000") == Search("lr")
         assert len([each for each in caplog.messages if "its comment does not count" in each]) == 1
         assert await said(plain, "gandiva-trial:exclusive") is None
-        assert world.turns[-1].snapshot.jobs[plain].request.may_pack
+        assert world.cycles[-1].snapshot.jobs[plain].request.may_pack
         await world.stop()
 
     run(scenario)

@@ -51,7 +51,7 @@ def test_by_default_it_keeps_its_gpus_and_is_shown_with_the_reason(tmp_path: Pat
         controller = world.start()
         await asyncio.sleep(PATIENCE_SECONDS)
         assert world.running() == {stubborn}
-        failed = world.turns[-1].snapshot.jobs[stubborn].failed_suspends
+        failed = world.cycles[-1].snapshot.jobs[stubborn].failed_suspends
         assert failed is not None and failed.tries > TRIES and "cannot be checkpointed" in failed.why
         assert 1_000_000.0 < failed.since < 1_000_030.0
         (sentence,) = controller.conditions.sentences
@@ -59,7 +59,7 @@ def test_by_default_it_keeps_its_gpus_and_is_shown_with_the_reason(tmp_path: Pat
         assert events(world, stubborn).count("trouble") == 1, "once, not with each try"
         world.nodes.stubborn.clear()
         await world.until_ended([waiting], 100)
-        assert world.turns[-1].snapshot.jobs[stubborn].failed_suspends is None
+        assert world.cycles[-1].snapshot.jobs[stubborn].failed_suspends is None
         assert controller.conditions.sentences == ()
         await world.stop()
         world.check()
@@ -114,7 +114,7 @@ def test_a_job_whose_user_refused_a_requeue_keeps_its_gpus(tmp_path: Path, refus
         assert world.running() == {stubborn}
         assert world.cluster.jobs[stubborn].restart_count == 0
         assert "requeue-failed" not in events(world, stubborn)
-        failed = world.turns[-1].snapshot.jobs[stubborn].failed_suspends
+        failed = world.cycles[-1].snapshot.jobs[stubborn].failed_suspends
         assert failed is not None and failed.way_out is Unsuspendable.KEEP
         await world.stop()
         world.check()

@@ -61,11 +61,11 @@ def test_a_limited_weight_shares_as_the_limit_says_and_follows_the_account(tmp_p
         world.cluster.jobs[heavy].account = "vip"
         world.cluster.touch(heavy)
         await asyncio.sleep(2)
-        assert world.turns[-1].snapshot.jobs[heavy].request.weight == 20.0
+        assert world.cycles[-1].snapshot.jobs[heavy].request.weight == 20.0
 
         controller.use_settings(settings(max_weight=1.0), world.policy)
         await asyncio.sleep(2)
-        limited = world.turns[-1].snapshot.jobs[heavy].request
+        limited = world.cycles[-1].snapshot.jobs[heavy].request
         assert (limited.weight, limited.weight_limit) == (1.0, "site")
         await world.stop()
         world.check()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from controller.journal import Journal
-from controller.loop.loop import Controller, Turn
+from controller.loop.loop import Controller, Cycle
 from controller.loop.pacing import PaceSettings
 from controller.model import JobId
 from controller.model.clock import Clock
@@ -90,7 +90,7 @@ class World:
         """As the daemon: (Exception,)."""
         self.clock = clock
         """Made anew with each controller."""
-        self.turns: list[Turn] = []
+        self.cycles: list[Cycle] = []
         self.controller: Controller | None = None
         self._journal: Journal | None = None
         self._stop = asyncio.Event()
@@ -122,7 +122,7 @@ class World:
             policy=self.policy,
             pace=self.pace,
             survives=self.survives,
-            publish=lambda turn: self.turns.append(replace(turn, snapshot=turn.snapshot.kept())),
+            publish=lambda cycle: self.cycles.append(replace(cycle, snapshot=cycle.snapshot.kept())),
         )
         self._stop = asyncio.Event()
         self._task = asyncio.create_task(self.controller.run(self._stop))

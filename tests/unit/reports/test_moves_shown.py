@@ -21,7 +21,7 @@ from controller.api.messages import ExplainMessage, GpusMessage, JobsMessage, Ti
 from controller.api.metrics import Metrics
 from controller.journal import JournalReader
 from controller.journal.memory import MemoryJournal
-from controller.loop.loop import Turn
+from controller.loop.loop import Cycle
 from controller.model import JobId
 from controller.reports.explain import explain
 from controller.reports.html.page import ALONE, GUEST, HOST, Contents, page_data
@@ -116,19 +116,19 @@ def run(settings: str, jobs: list[TraceJob], gpus: int, folder: Path, *, search:
     seen = Seen(Answers(live, JournalReader(path), metrics=metrics), metrics)
     before = ""
 
-    def see(turn: Turn) -> None:
+    def see(cycle: Cycle) -> None:
         nonlocal before
-        for moved in turn.plan.moved:
+        for moved in cycle.plan.moved:
             metrics.move(moved.move, moved.verdict.value, moved.gain)
-        live.publish(turn, Health("p", 0.0))
-        shape = str(sorted((i, j.placement, turn.moved.get(i)) for i, j in turn.snapshot.jobs.items()))
-        if shape != before and turn.snapshot.jobs:
+        live.publish(cycle, Health("p", 0.0))
+        shape = str(sorted((i, j.placement, cycle.moved.get(i)) for i, j in cycle.snapshot.jobs.items()))
+        if shape != before and cycle.snapshot.jobs:
             before = shape
             seen.tops.append(top(seen))
             seen.gauges.append(metrics.exposition().decode())
 
     cluster = parse_cluster(f"v100:{gpus}", min(4, gpus))
-    simulation = Simulation(Path("t"), jobs, cluster, parse_settings(settings), TRUTH, on_turn=see)
+    simulation = Simulation(Path("t"), jobs, cluster, parse_settings(settings), TRUTH, on_cycle=see)
     workload = simulation._workload
     as_submitted = workload.as_submitted
 

@@ -11,7 +11,7 @@ import pytest
 
 from controller.cli.main import main
 from controller.daemon.publishing import DecisionFile
-from controller.loop.loop import Turn
+from controller.loop.loop import Cycle
 from controller.model import ALL_CHANGED
 from controller.settings.loading import parse_settings
 from controller.simulation.cluster_spec import parse_cluster
@@ -22,19 +22,19 @@ from tests.unit.simulation.test_simulation import trace
 def test_a_decision_is_recorded_once_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = parse_settings('[policy]\nname = "tiresias-las"\n')
     recording = DecisionFile(tmp_path)
-    turns: list[Turn] = []
+    cycles: list[Cycle] = []
 
-    def keep(turn: Turn) -> None:
-        turns.append(replace(turn, snapshot=turn.snapshot.kept()))
+    def keep(cycle: Cycle) -> None:
+        cycles.append(replace(cycle, snapshot=cycle.snapshot.kept()))
 
-    Simulation(Path("t"), trace(20), parse_cluster("v100:16", 4), settings, on_turn=keep).run()
+    Simulation(Path("t"), trace(20), parse_cluster("v100:16", 4), settings, on_cycle=keep).run()
 
-    for number, turn in enumerate(turns):
-        if number == len(turns) // 2:
+    for number, cycle in enumerate(cycles):
+        if number == len(cycles) // 2:
             recording.ask(None)
-        if number == len(turns) // 2 + 2:  # the controller makes this one anew
-            turn = replace(turn, snapshot=replace(turn.snapshot, changed=ALL_CHANGED))
-        recording.turned(turn, settings.policy)
+        if number == len(cycles) // 2 + 2:  # the controller makes this one anew
+            cycle = replace(cycle, snapshot=replace(cycle.snapshot, changed=ALL_CHANGED))
+        recording.completed(cycle, settings.policy)
 
     (file,) = tmp_path.glob("decision-*.json")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

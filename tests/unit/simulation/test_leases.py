@@ -118,7 +118,7 @@ def test_nothing_is_measured_where_jobs_do_not_tell() -> None:
             parse_cluster("v100:2", 2),
             settings,
             table,
-            on_turn=lambda turn, seen=seen: seen.append(len(turn.snapshot.rates)),  # type: ignore[misc]
+            on_cycle=lambda cycle, seen=seen: seen.append(len(cycle.snapshot.rates)),  # type: ignore[misc]
         ).run()
         assert max(seen) == expected
 

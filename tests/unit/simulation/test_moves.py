@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from controller.journal.memory import MemoryJournal
-from controller.loop.keeping import COSTS_KEY
+from controller.loop.state_store import COSTS_KEY
 from controller.settings.loading import parse_settings
 from controller.simulation.cluster_spec import parse_cluster
 from controller.simulation.driver import Simulation

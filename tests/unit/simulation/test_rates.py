@@ -61,7 +61,7 @@ def test_pairs_and_spread_gangs_are_measured_as_the_table_says() -> None:
         TRUTH,
         policy=Together(),
         rates={"a": {where: Rate(8.0, provenance=Provenance.DECLARED)}},
-        on_turn=lambda turn: seen.append(turn.snapshot.kept()),
+        on_cycle=lambda cycle: seen.append(cycle.snapshot.kept()),
     )
     simulation.run()
     known = {

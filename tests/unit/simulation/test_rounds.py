@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from controller.errors import SettingsError
-from controller.loop.loop import Turn
+from controller.loop.loop import Cycle
 from controller.model import Changes, JobId, Memory, Placement, Plan, Snapshot, Target, Usage
 from controller.policies.assemble import make_policy
 from controller.settings.loading import parse_settings
@@ -81,13 +81,13 @@ def test_every_policy_finishes_every_job_in_rounds(policy: str, costs: str, floo
     text = costs + f"round_seconds = 60.0\nreset_floor_seconds = {floor:.1f}\n"
     decided: list[float] = []
 
-    def decision(turn: Turn) -> None:
-        if turn.snapshot.jobs:
-            decided.append(turn.snapshot.time)
+    def decision(cycle: Cycle) -> None:
+        if cycle.snapshot.jobs:
+            decided.append(cycle.snapshot.time)
 
     made = parse_settings(text)
     made = made.model_copy(update={"policy": made.policy.model_copy(update={"name": policy})})
-    outcome = Simulation(Path("t"), jobs, parse_cluster("v100:16", 4), made, on_turn=decision).run()
+    outcome = Simulation(Path("t"), jobs, parse_cluster("v100:16", 4), made, on_cycle=decision).run()
     check(outcome, jobs)
     # A look at Slurm takes 5 ms, and the event may fall into another one.
     assert all(time % 60 <= 0.01 + 1e-6 or time % 60 >= 60 - 1e-6 for time in decided)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from controller.errors import SettingsError
-from controller.loop.loop import Turn
+from controller.loop.loop import Cycle
 from controller.model import Share
 from controller.settings.loading import parse_settings
 from controller.simulation.cluster_spec import parse_cluster
@@ -73,26 +73,26 @@ def test_water_filling_reads_the_shares_of_accounts_in_any_case() -> None:
 
 def test_snapshots_have_the_shares_only_where_the_policy_uses_them() -> None:
     for fair_share in (True, False):
-        turns: list[Turn] = []
+        cycles: list[Cycle] = []
         more = 'shares = { "vision/alice" = 3 }'
         settings = parse_settings(SETTINGS.format(fair_share=str(fair_share).lower(), more=more))
         jobs = [job("a", "alice", account="vision"), job("b", "bob", submit=50.0, account="vision")]
-        Simulation(Path("t"), jobs, parse_cluster("v100:1", 1), settings, on_turn=turns.append).run()
-        assert bool(turns[-1].snapshot.shares) is fair_share
+        Simulation(Path("t"), jobs, parse_cluster("v100:1", 1), settings, on_cycle=cycles.append).run()
+        assert bool(cycles[-1].snapshot.shares) is fair_share
 
 
 def test_a_recorded_decision_has_the_shares_and_is_made_again(tmp_path: Path) -> None:
     settings = parse_settings(SETTINGS.format(fair_share="true", more='shares = { "vision/alice" = 3 }'))
     kept: list[bytes] = []
 
-    def keep(turn: Turn) -> None:
-        recorded = RecordedDecision(settings.policy, turn.snapshot.kept(), turn.memory, turn.plan)
-        if turn.plan.targets and len(turn.snapshot.jobs) == 4:
+    def keep(cycle: Cycle) -> None:
+        recorded = RecordedDecision(settings.policy, cycle.snapshot.kept(), cycle.memory, cycle.plan)
+        if cycle.plan.targets and len(cycle.snapshot.jobs) == 4:
             kept.append(dump_decision(recorded))
 
     jobs = [job(f"a{i}", "alice", account="vision") for i in range(3)]
     jobs.append(job("b", "bob", submit=50.0, account="vision"))
-    Simulation(Path("t"), jobs, parse_cluster("v100:1", 1), settings, on_turn=keep).run()
+    Simulation(Path("t"), jobs, parse_cluster("v100:1", 1), settings, on_cycle=keep).run()
     assert len(kept) > 10
     for content in kept:
         file = tmp_path / "decision.json"

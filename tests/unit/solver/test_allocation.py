@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from controller.loop.loop import Turn
+from controller.loop.loop import Cycle
 from controller.loop.pacing import PaceSettings
 from controller.model import (
     JobId,
@@ -112,14 +112,16 @@ def in_real_time(scenario: Callable[[], Awaitable[None]]) -> None:
 
 def solutions(world: World) -> list[Solution]:
     """In the order in which snapshots had them."""
-    return [turn.snapshot.solutions[name] for turn in world.turns for name in turn.snapshot.changed.solutions]
+    return [
+        cycle.snapshot.solutions[name] for cycle in world.cycles for name in cycle.snapshot.changed.solutions
+    ]
 
 
 def test_jobs_are_placed_by_a_solution_on_virtual_time(tmp_path: Path) -> None:
     world, order = run_virtual(all_run(tmp_path, ImmediateSolver()), start=1_000_000.0)
     assert set(order[:2]) == {3, 4} and order[2:] == [2, 1]
-    stating = next(turn for turn in world.turns if turn.plan.problems)
-    solved = next(turn for turn in world.turns if turn.snapshot.changed.solutions)
+    stating = next(cycle for cycle in world.cycles if cycle.plan.problems)
+    solved = next(cycle for cycle in world.cycles if cycle.snapshot.changed.solutions)
     assert not stating.plan.targets and not stating.snapshot.solutions
     assert set(solved.plan.targets) == {3, 4}
     # Solving takes no virtual time: what passes is what the loop waits for events that come together.
@@ -144,15 +146,15 @@ def test_what_a_round_states_is_decided_in_the_same_round(tmp_path: Path) -> Non
 
 
 def test_jobs_are_placed_by_a_solution_of_a_worker_process(tmp_path: Path) -> None:
-    """The same decisions as on virtual time, and turns go on while it solves."""
+    """The same decisions as on virtual time, and cycles go on while it solves."""
     gate = tmp_path / "gate"
     program = (
         f"import os, sys, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
         f"os.execv(sys.executable, {list(COMMAND)!r})\n"
     )
 
-    def first(world: World) -> list[Turn]:
-        return [turn for turn in world.turns if turn.plan.problems and not turn.snapshot.solutions]
+    def first(world: World) -> list[Cycle]:
+        return [cycle for cycle in world.cycles if cycle.plan.problems and not cycle.snapshot.solutions]
 
     async def turns_go_on(world: World) -> None:
         await until(lambda: len(first(world)) >= 2)
@@ -162,7 +164,7 @@ def test_jobs_are_placed_by_a_solution_of_a_worker_process(tmp_path: Path) -> No
         world, order = await all_run(tmp_path, WorkerSolver([sys.executable, "-c", program]), turns_go_on)
         assert set(order[:2]) == {3, 4}
         assert all(solution.status is SolutionStatus.OPTIMAL for solution in solutions(world))
-        assert len({turn.plan.problems[NAME].identity for turn in first(world)}) == 1
+        assert len({cycle.plan.problems[NAME].identity for cycle in first(world)}) == 1
 
     in_real_time(scenario)
 
@@ -174,7 +176,7 @@ def test_a_controller_that_starts_again_states_its_problem_again(tmp_path: Path)
         world = world_of(tmp_path, WorkerSolver([sys.executable, "-c", "import time; time.sleep(600)"]))
         jobs = [world.submit(work_seconds=1.0), world.submit(work_seconds=1.0)]
         world.start()
-        await until(lambda: any(turn.plan.problems for turn in world.turns))
+        await until(lambda: any(cycle.plan.problems for cycle in world.cycles))
         hung = world.solver
         await world.kill()
         await hung.close()

@@ -75,7 +75,7 @@ def test_jobs_take_turns_whatever_the_solver_does(
         await world.solver.close()
         world.check()
         assert {world.state(job) for job in jobs} == {JobState.ENDED}
-        said = [words for turn in world.turns for words in turn.plan.reasons.values()]
+        said = [words for cycle in world.cycles for words in cycle.plan.reasons.values()]
         assert any(reason_of(words) is Reason.ITS_TURN and "its turn on" in words for words in said)
 
     asyncio.run(asyncio.wait_for(scenario(), 100))

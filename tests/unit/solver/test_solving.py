@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from controller.model import Cone, Problem, ProblemKind, Solution, SolutionStatus
 from controller.solver import ImmediateSolver, conic, linear
-from controller.solver.frames import Nonsense, decode
+from controller.solver.frames import InvalidAnswer, decode
 from controller.solver.problem_data import Found, matrix_of
 from controller.solver.solve import find
 from tests.unit.allocations.problems import answer, everyday
@@ -301,5 +301,5 @@ def test_the_same_problem_is_solved_once_unless_it_failed() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"word", b"\x00" * 40])
 def test_an_answer_that_is_none_is_told(body: bytes) -> None:
-    with pytest.raises(Nonsense):
+    with pytest.raises(InvalidAnswer):
         decode(Problem(ProblemKind.LINEAR, {"cost": [1.0]}), body)

@@ -27,7 +27,7 @@ SAVE_SECONDS = 10.0
 """What is measured of models is saved so often at most."""
 
 
-class Keeping:
+class StateStore:
     """Saves it when it changes."""
 
     def __init__(self, journal: JournalPort, memory: JobMemories, measured: Measured) -> None:

@@ -9,7 +9,7 @@ from controller.observe.node_cache import Sample
 from controller.slurm.port import ClusterPort, ClusterView, SlurmNode
 
 
-class Asking:
+class Poller:
     """The two ports, and the addresses that the nodes were given."""
 
     def __init__(self, cluster: ClusterPort, nodes: NodePort) -> None:

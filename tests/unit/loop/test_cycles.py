@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What one node, or the journal, cannot do must not keep the loop from its turns."""
+"""What one node, or the journal, cannot do must not keep the loop from its cycles."""
 
 from __future__ import annotations
 
@@ -191,11 +191,11 @@ def test_a_user_whose_name_is_not_found_for_a_while_is_the_same_user(tmp_path: P
             world.cluster.jobs[job].user = name
             world.cluster.touch(job)
             await asyncio.sleep(5)
-        assert all(job in turn.snapshot.jobs for turn in world.turns if turn.snapshot.time > 1)
+        assert all(job in cycle.snapshot.jobs for cycle in world.cycles if cycle.snapshot.time > 1)
         world.cluster.jobs[job].user = "bob"
         world.cluster.touch(job)
         await asyncio.sleep(5)
-        assert not all(job in turn.snapshot.jobs for turn in world.turns if turn.snapshot.time > 1)
+        assert not all(job in cycle.snapshot.jobs for cycle in world.cycles if cycle.snapshot.time > 1)
         await world.stop()
 
     run_virtual(scenario())
