@@ -163,7 +163,7 @@ def manual() -> str:
                 lines += [".TP", rf"\fB{_roff(name)}\fR", _roff(_about(name)), _roff(reads)]
     lines += [".SH DEPRECATED KEYS", _roff(" ".join(_DEPRECATED.split()))]
     for old, new in _moved():
-        lines += [".TP", _roff(new), _roff(f"before: {old}")]
+        lines += [".TP", _roff(old), _roff(f"now: {new}")]
     return "\n".join([*lines, _FOOT]) + "\n"
 
 

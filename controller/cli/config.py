@@ -60,11 +60,14 @@ def run_show(args: argparse.Namespace) -> int:
 
 def run_check(args: argparse.Namespace) -> int:
     from controller.policies.assemble import make_policy
+    from controller.policies.site import find_part
     from controller.settings.loading import load_settings, settings_path
 
     path = settings_path(args.file or args.config)
     settings = load_settings(path)
     make_policy(settings.policy)
+    for name in filter(None, (*settings.policy.parts.values(), settings.simulation.progress)):
+        find_part(name)
     print(f"{path}: valid")
     for each in settings.policy.deprecated:
         print(f"note: {each}")

@@ -107,8 +107,12 @@ def _run(args: argparse.Namespace) -> int:
         entry: configure(args.settings, entry.policy, [*args.changes, *entry.changes], own_suspend=True)
         for entry in entries
     }
-    for each in dict.fromkeys(said for settings in chosen.values() for said in settings.policy.deprecated):
-        print(f"gandiva: {each}", file=sys.stderr)
+    notes = dict.fromkeys(said for settings in chosen.values() for said in settings.policy.deprecated)
+    for each in notes:
+        # One that has no effect with this policy may have one with another that is compared.
+        used, idle, _ = each.partition(", and has no effect")
+        if not (idle and used in notes):
+            print(f"gandiva: {each}", file=sys.stderr)
     inputs = _inputs(args, chosen.values())
     check_outputs({"--jobs-out": args.jobs_out, "--html": args.html}, inputs)
     if args.json and STANDARD_OUTPUT in (args.jobs_out, args.html):

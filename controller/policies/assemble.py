@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from controller.errors import SettingsError
@@ -38,13 +38,14 @@ MOVES: Mapping[str, Callable[[PolicySettings], Move]] = {
 """Moves that come with Gandiva, by name."""
 
 
-def make_policy(settings: PolicySettings) -> Policy:
-    """The policy that the settings name, with what these name files for. Raises SettingsError."""
+def make_policy(settings: PolicySettings, others: Sequence[Part] = ()) -> Policy:
+    """The policy that the settings name, with what these name files for. Raises SettingsError. `others`: own
+    parts in use that are none of the policy's."""
     parts: list[Part] = []
     moves = [_move(name, settings, parts) for name in settings.moves]
     preset = PRESETS.get(settings.name)
     policy = preset(settings, moves) if preset else _own_policy(settings, moves, parts)
-    check_own(settings.own, parts)
+    check_own(settings.own, [*parts, *others])
     if "grow" in settings.moves and not (isinstance(policy, Frame) and isinstance(policy.mechanism, Ordered)):
         raise SettingsError(
             f"policy.moves: {settings.name} computes shares for the sizes that jobs ask "

@@ -46,12 +46,21 @@ def is_site_part(name: str) -> bool:
 def beside(name: str, folder: Path) -> str:
     """The name of a part as a settings file in this folder has it: its relative paths begin there."""
     path, colon, class_name = name.rpartition(".py:")
-    return f"{folder / Path(path).expanduser()}.py:{class_name}" if colon else name
+    if not colon or path.startswith("~"):
+        return name
+    return f"{folder / path}.py:{class_name}"
+
+
+def _home(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # there is no such user
+        return Path(path)
 
 
 def site_files(names: Iterable[str]) -> list[Path]:
     """The files that names of policies and moves stand for. Entry points belong to the Python environment."""
-    return [Path(name.rpartition(":")[0]).expanduser() for name in names if ".py:" in name]
+    return [_home(name.rpartition(":")[0]) for name in names if ".py:" in name]
 
 
 def foreign_writer(file: Path, uid: int) -> tuple[str, str] | None:
@@ -90,26 +99,32 @@ def load_part(name: str, own: Mapping[str, Any] | None = None) -> Part:
     Args:
         own: the settings of all own parts, by key. A part reads those that its class names.
     """
-    path_text, colon, class_name = name.rpartition(":")
-    if colon:
-        path = Path(path_text).expanduser().resolve()
-        found = _class_in(path, class_name)
-    else:
-        found = _entry_point(name)
-        path = Path(inspect.getsourcefile(found) or name).resolve()
+    found, path = find_part(name)
     model = getattr(found, "Settings", None)
-    keys = tuple(model.model_fields) if inspect.isclass(model) and issubclass(model, BaseModel) else ()
+    if model is not None and not (inspect.isclass(model) and issubclass(model, BaseModel)):
+        raise SettingsError(f"{path}: {found.__name__}.Settings must be a model of pydantic (BaseModel)")
     try:
         if model is None:
             return Part(name, found(), path)
-        settings = model.model_validate(
-            {key: own[key] for key in keys if key in own} if own else {}, strict=True
-        )
-        return Part(name, found(settings), path, keys)
+        keys = tuple(model.model_fields)
+        # As JSON, which has lists where a model may have tuples, sets or paths.
+        given = json.dumps({key: value for key, value in (own or {}).items() if key in keys}, default=str)
+        return Part(name, found(model.model_validate_json(given, strict=True)), path, keys)
     except ValidationError as error:
-        raise SettingsError(f"policy.own.{first_wrong(error)} (of {name})") from error
+        key = "" if not error.errors()[0]["loc"] else "."
+        raise SettingsError(f"policy.own{key}{first_wrong(error, '')} (of {name})") from error
     except Exception as error:
         raise SettingsError(f"{where(error, [path])}: {_words(error)}") from error
+
+
+def find_part(name: str) -> tuple[type[Any], Path]:
+    """The class that a name stands for, and its file. Raises SettingsError."""
+    path_text, colon, class_name = name.rpartition(":")
+    if not colon:
+        found = _entry_point(name)
+        return found, Path(inspect.getsourcefile(found) or name).resolve()
+    path = _home(path_text).resolve()
+    return _class_in(path, class_name), path
 
 
 def check_own(own: Mapping[str, Any], parts: Sequence[Part]) -> None:

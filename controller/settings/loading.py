@@ -118,7 +118,7 @@ def _problem(details: ErrorDetails) -> str:
     key, kind = ".".join(_quoted(part) for part in _as_written(location)), details["type"]
     if kind == "extra_forbidden":
         return f"{key}: {_unknown(location)}"
-    given = "" if isinstance(details["input"], BaseModel) else f" = {_shown(details['input'])}"
+    given = "" if isinstance(details["input"], BaseModel | dict) else f" = {_shown(details['input'])}"
     return f"{key}{given}: {_allowed(key, details)}"
 
 

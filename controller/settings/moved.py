@@ -36,6 +36,8 @@ def take_moved(policy: dict[str, Any], moved: Mapping[str, Moved], known: Collec
         if not isinstance(here, dict) or key not in here:
             continue
         policy[table], value = {other: here[other] for other in here if other != key}, here[key]
+        if now.key and now.instead is not None and not isinstance(value, bool):
+            raise ValueError(f"{old} = {json.dumps(value, default=str)}: must be true or false")
         nothing = now.instead is not None and value != now.instead[0]
         said.append(f"{old} is deprecated: it is {'nothing' if nothing else now.words} now")
         if table not in in_use:

@@ -145,9 +145,10 @@ class PolicySettings(Section):
             twice = next(key for key in values if key not in named)
             raise ValueError(f'has the table "{twice}" twice, with dashes and with underscores')
         if isinstance(parts := named.get("parts"), dict):
-            moves = named.get("moves")
-            named |= {"name": parts.get(name, name)} if isinstance(name := named.get("name"), str) else {}
-            named |= {"moves": [parts.get(m, m) for m in moves]} if isinstance(moves, list) else {}
+            if isinstance(name := named.get("name"), str):
+                named["name"] = parts.get(name, name)
+            if isinstance(moves := named.get("moves"), list):
+                named["moves"] = [parts.get(move, move) if isinstance(move, str) else move for move in moves]
         said = take_moved(named, MOVED, cls.model_fields)
         made = read(named)
         made._deprecated = tuple(said)
@@ -159,7 +160,7 @@ class PolicySettings(Section):
         try:
             section.model_validate(self.allocation.model_dump(include=set(section.model_fields)))
         except ValidationError as error:
-            raise ValueError(f"allocation.{first_wrong(error)} with {self.name}") from None
+            raise ValueError(f"policy.allocation.{first_wrong(error)} with {self.name}") from None
         return self
 
     @property

@@ -68,7 +68,8 @@ def configure(
     if policy is not None:
         table["name"] = policy
     name = str(table.get("name", "gandiva"))
-    site_part = is_site_part(name) or name in (table.get("parts") or ())
+    named = table.get("parts")
+    site_part = is_site_part(name) or (isinstance(named, dict) and name in named)
     for change in changes:
         key, equals, text = change.partition("=")
         key = key.strip()
@@ -103,7 +104,8 @@ def _value(text: str) -> Any:
 
 
 def _set(values: dict[str, Any], parts: Sequence[str], value: Any, change: str) -> None:
-    for old in (old.split(".") for old, now in MOVED.items() if now.key == ".".join(parts)):
+    same = [old.split(".") for old, now in MOVED.items() if now == (".".join(parts), None)]
+    for old in same:
         for name in (old[1], old[1].replace("-", "_")):
             if isinstance(there := values["policy"].get(name), dict):
                 there.pop(old[2], None)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from controller.errors import SettingsError
 from controller.journal.memory import MemoryJournal
@@ -27,7 +27,7 @@ from controller.policies.allocations.settings import unknown_types
 from controller.policies.allocations.worker import answers
 from controller.policies.assemble import make_policy
 from controller.policies.protocol import Policy, PolicyError
-from controller.policies.site import load_part
+from controller.policies.site import Part, load_part
 from controller.settings.schema import Settings
 from controller.simulation.cluster_spec import ClusterSpec
 from controller.simulation.collecting import seldom_collected
@@ -102,7 +102,8 @@ class Simulation:
         """When each job's work was done."""
         self._dropped: set[JobId] = set()
         """Jobs that ended before."""
-        self._policy = Timed(self.policy or make_policy(self.settings.policy))
+        self._progress = _progress_part(costs.progress, self.settings.policy.own)
+        self._policy = Timed(self.policy or make_policy(self.settings.policy, self._progress))
         self.journal = MemoryJournal()
 
     def run(self) -> Outcome:
@@ -143,7 +144,7 @@ class Simulation:
             SlurmCosts(costs.rpc_seconds, costs.start_seconds, costs.requeue_seconds),
             keep_ended=False,
             end_quantum_seconds=costs.round_seconds,
-            progress=cast(Progress, load_part(costs.progress).made) if costs.progress else None,
+            progress=next((cast(Progress, part.made) for part in self._progress), None),
             deltas=True,
             tells_durations=True,
             tree=share_tree(costs.shares),
@@ -227,6 +228,16 @@ class Simulation:
                 nodes.storing.add(job_id)
             cluster.add(self._workload.as_submitted(job_id))
         controller.pace.poke()
+
+
+def _progress_part(name: str, own: Mapping[str, Any]) -> list[Part]:
+    """The part that `simulation.progress` names, if it names one. Raises SettingsError."""
+    if not name:
+        return []
+    part = load_part(name, own)
+    if not all(callable(getattr(part.made, call, None)) for call in ("attach", "begin", "stop")):
+        raise SettingsError(f"simulation.progress: {name} has not the methods attach, begin and stop")
+    return [part]
 
 
 def share_tree(shares: Mapping[str, float]) -> tuple[Share, ...]:

@@ -97,6 +97,10 @@ def test_names_for_own_parts(site: Path) -> None:
     own = {"last_accounts": [], "short_gpu_hours": 1}
     assert settings.own == own and settings.moves == [f"{site}/settings/mine.py:OwnPairs"]
     make_policy(settings)
+    for wrong in ('moves = [["pack"]]\n[policy.parts]', "parts = 5"):
+        (site / "wrong.toml").write_text(f"[policy]\n{wrong}\n")
+        with pytest.raises(SettingsError, match=r"wrong.toml: policy"):
+            configure(site / "wrong.toml", None, ["policy.backfill=true"])
     with pytest.raises(SettingsError, match=r'policy.parts.x = "fifo": must be a class of your own'):
         parse_settings('[policy.parts]\nx = "fifo"')
 
@@ -185,6 +189,19 @@ def test_files_that_cannot_be_used(site: Path) -> None:
     known = "there are: last_accounts, short_gpu_hours"
     assert own == f"policy.own.hours: no part in use has this setting; {known}"
     make_policy(PolicySettings(name="fifo", own={"hours": 2}))
+    (site / "odd.py").write_text(
+        "from pydantic import BaseModel, model_validator\n"
+        "class A:\n    class Settings(BaseModel):\n        pair: tuple[int, int] = (1, 2)\n"
+        "        @model_validator(mode='after')\n        def rise(self):\n"
+        "            if self.pair[0] > self.pair[1]: raise ValueError('pair must rise')\n"
+        "            return self\n"
+        "    def __init__(self, settings): pass\n    def plan(self, snapshot, memory): ...\n"
+        "class B:\n    Settings = dict\n    def plan(self, snapshot, memory): ...\n"
+    )
+    make_policy(PolicySettings(name="./odd.py:A", own={"pair": [1, 3]}))
+    assert refused("./odd.py:A", own={"pair": [3, 1]}) == "policy.own: pair must rise (of ./odd.py:A)"
+    assert refused("./odd.py:B") == f"{site / 'odd.py'}: B.Settings must be a model of pydantic (BaseModel)"
+    assert refused("~nobody-here/x.py:A").endswith("there is no such Python file")
     both = "neither an Order nor a class with a method plan(snapshot, memory)"
     assert refused("./mine.py:OwnPairs") == f"./mine.py:OwnPairs: {both}"
     moves = "a move is a class with a method propose(snapshot, draft)"
@@ -204,6 +221,15 @@ def test_the_settings_check_makes_the_policy(site: Path, capsys: pytest.CaptureF
     (site / "gandiva.toml").write_text('[policy]\nname = "./mine.py:ShortFrist"\n')
     assert main(["config", "check", "gandiva.toml"]) == 1
     assert "no class 'ShortFrist' in it" in capsys.readouterr().err
+
+
+def test_the_settings_check_looks_for_parts_that_are_not_in_use(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for text in ('[policy.parts]\nx = "gone.py:Y"', '[simulation]\nprogress = "mine.py:Gone"'):
+        (site / "gandiva.toml").write_text(text)
+        assert main(["config", "check", "gandiva.toml"]) == 1
+    assert "there is no such Python file" in (said := capsys.readouterr().err) and "no class 'Gone'" in said
 
 
 def plan_fails(name: str, **settings: Any) -> str:

@@ -111,7 +111,7 @@ def test_values_are_read() -> None:
         ("[a", "not valid TOML"),
         (
             "[policy.tiresias-gittins]\nmode = 1\n[policy.tiresias_gittins]\nmode = 2",
-            'policy = {…}: has the table "tiresias-gittins" twice, with dashes and with underscores',
+            'policy: has the table "tiresias-gittins" twice, with dashes and with underscores',
         ),
     ],
 )
