@@ -38,14 +38,15 @@ MOVES: Mapping[str, Callable[[PolicySettings], Move]] = {
 """Moves that come with Gandiva, by name."""
 
 
-def make_policy(settings: PolicySettings, others: Sequence[Part] = ()) -> Policy:
+def make_policy(settings: PolicySettings, others: Sequence[Part] | None = ()) -> Policy:
     """The policy that the settings name, with what these name files for. Raises SettingsError. `others`: own
-    parts in use that are none of the policy's."""
+    parts in use that are none of the policy's; None: not known, so all keys of `policy.own` may be theirs."""
     parts: list[Part] = []
     moves = [_move(name, settings, parts) for name in settings.moves]
     preset = PRESETS.get(settings.name)
     policy = preset(settings, moves) if preset else _own_policy(settings, moves, parts)
-    check_own(settings.own, [*parts, *others])
+    if others is not None:
+        check_own(settings.own, [*parts, *others])
     if "grow" in settings.moves and not (isinstance(policy, Frame) and isinstance(policy.mechanism, Ordered)):
         raise SettingsError(
             f"policy.moves: {settings.name} computes shares for the sizes that jobs ask "

@@ -24,7 +24,7 @@ class Verdict:
 def replay(recorded: RecordedDecision) -> tuple[Plan, list[Verdict]]:
     """The plan, made again from nothing but the record, and each job's part in it. Raises SettingsError."""
     snapshot = replace(recorded.snapshot, changed=ALL_CHANGED)
-    plan = make_policy(recorded.policy).plan(snapshot, recorded.memory)
+    plan = make_policy(recorded.policy, others=None).plan(snapshot, recorded.memory)
     verdicts = []
     for job in sorted(snapshot.jobs.values(), key=lambda j: (j.submit_time, j.id)):
         now, then = _differing(job, plan), _differing(job, recorded.plan)

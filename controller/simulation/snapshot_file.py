@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from controller.errors import GandivaError
 from controller.model import Configuration, Memory, Plan, Rate, Snapshot, value
+from controller.policies.site import is_site_part
 from controller.settings.base import first_wrong, key_twice, read_file
 from controller.settings.policies import PolicySettings
 
@@ -56,6 +57,7 @@ def dump_decision(decision: RecordedDecision) -> bytes:
     policy = decision.policy
     used = {key.split(".")[1].replace("-", "_") for key in policy.in_use} | {*policy.moves}
     used |= {"trials", "migration"} if policy.moves else set()
+    used |= {"own"} if any(map(is_site_part, (policy.name, *policy.moves))) else set()
     table = policy.model_dump(mode="json", include={"name", "moves", "fair_share", *used})
     # JSON has no keys but strings.
     rates = {

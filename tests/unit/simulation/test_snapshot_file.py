@@ -18,6 +18,7 @@ import pytest
 from controller.cli.main import main
 from controller.model import Configuration, Memory, Plan, Rate, Snapshot
 from controller.settings.loading import parse_settings
+from controller.simulation.replay import replay
 from controller.simulation.snapshot_file import (
     RecordedDecision,
     SnapshotFileError,
@@ -129,3 +130,22 @@ def test_code_that_a_file_names_is_run_only_when_that_is_asked_for(
     assert main(["replay", "--own-parts", str(tmp_path / "d.json")]) == 0
     assert (tmp_path / "ran").exists()
     assert "The same decision as recorded." in capsys.readouterr().out
+
+
+def test_an_own_part_decides_again_with_its_settings_as_recorded(tmp_path: Path) -> None:
+    """Keys of parts that a record does not have, such as that of progress, are no fault."""
+    (tmp_path / "mine.py").write_text(
+        "from pydantic import BaseModel\n"
+        "from controller.model import Plan\n"
+        "class Mine:\n"
+        "    class Settings(BaseModel):\n        pause_seconds: float\n"
+        "    def __init__(self, settings):\n        self.pause_seconds = settings.pause_seconds\n"
+        "    def plan(self, snapshot, memory):\n"
+        "        return Plan({}, wake_at=snapshot.time + self.pause_seconds)\n"
+    )
+    text = f'[policy]\nname = "{tmp_path}/mine.py:Mine"\nown = {{ pause_seconds = 7.0, of_another = 1 }}\n'
+    made = RecordedDecision(
+        parse_settings(text).policy, Snapshot(time=1.0, nodes={}, jobs={}), Memory(), Plan({})
+    )
+    (tmp_path / "d.json").write_bytes(dump_decision(made))
+    assert replay(read_decision(tmp_path / "d.json"))[0].wake_at == 8.0
