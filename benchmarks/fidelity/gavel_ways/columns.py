@@ -110,8 +110,3 @@ def valid(columns: Columns, answer: Array) -> Array:
     x = np.clip(answer, 0.0, 1.0)
     fit(columns, x)
     return x
-
-
-def by_arrival(columns: Columns) -> list[int]:
-    """The numbers of the jobs, the earliest first."""
-    return sorted(range(len(columns.jobs)), key=lambda job: (columns.jobs[job].arrival, columns.jobs[job].id))
