@@ -148,7 +148,7 @@ def _leave(job: Job, moves: bool, reason: str, method: SuspendMethod) -> Action 
         return way(job.id, Why(Reason.CANNOT_BE_SUSPENDED, words))
     if moves:
         reason = reason or Why(Reason.ITS_TURN, "its turn")
-        return Suspend(job.id, _behind("moves to other GPUs of its server", reason))
+        return Suspend(job.id, _behind("moves to other GPUs of its node", reason))
     # A job that grew by starting again waits with the size that it asked for; one that grew in place may have
     # nothing to start from.
     grew = job.gpus != job.request.size.wanted and job.may_resize and not job.may_resize_here

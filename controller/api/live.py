@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the loop publishes for the API: one object, replaced at each turn.
+"""What the loop publishes for the API: one object, replaced at each cycle.
 
-Publishing costs the loop nothing; the JSON is made by the thread of the client that asks, once per turn at
+Publishing costs the loop nothing; the JSON is made by the thread of the client that asks, once per cycle at
 most."""
 
 import time as clock
@@ -21,7 +21,7 @@ class Health:
     """When the daemon started."""
     ticks: int = 0
     tick_seconds: float = 0.0
-    """Time the last turn took, without its pause."""
+    """Time the last cycle took, without its pause."""
     problems: tuple[str, ...] = ()
     """What is wrong now, one sentence each."""
 
@@ -31,7 +31,7 @@ class Published:
     cycle: Cycle
     health: Health
     completed: float
-    """When the turn was complete, by the monotonic clock."""
+    """When the cycle was complete, by the monotonic clock."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -39,7 +39,7 @@ class Published:
 
     @property
     def age_seconds(self) -> float:
-        """Time since the last complete turn of the loop."""
+        """Time since the last complete cycle of the loop."""
         return clock.monotonic() - self.completed
 
     @cached_property
@@ -53,7 +53,7 @@ class Published:
 
 
 class LiveState:
-    """The last published turn, between the loop's thread and those of the API."""
+    """The last published cycle, between the loop's thread and those of the API."""
 
     def __init__(self) -> None:
         self.latest: Published | None = None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`/metrics` for Prometheus: prefix `gandiva_`, base units, counters end in `_total`.
 
-Gauges of the present come from the last turn when Prometheus scrapes; events are counted as they happen, by
+Gauges of the present come from the last cycle when Prometheus scrapes; events are counted as they happen, by
 `Metrics`, which is the daemon's `Measures`. No label names jobs or users: their number has no bound.
 """
 
@@ -123,7 +123,7 @@ class Metrics:
 
 
 class _Now(Collector):
-    """What the last turn of the loop saw. Before the first one `gandiva_up` is 0 and most series are
+    """What the last cycle of the loop saw. Before the first one `gandiva_up` is 0 and most series are
     absent."""
 
     def __init__(self, live: LiveState, journal: Path) -> None:

@@ -112,7 +112,7 @@ def _run(args: argparse.Namespace) -> int:
         # One that has no effect with this policy may have one with another that is compared.
         used, idle, _ = each.partition(", and has no effect")
         if not (idle and used in notes):
-            print(f"gandiva: {each}", file=sys.stderr)
+            say(each)
     inputs = _inputs(args, chosen.values())
     check_outputs({"--jobs-out": args.jobs_out, "--html": args.html}, inputs)
     if args.json and STANDARD_OUTPUT in (args.jobs_out, args.html):
@@ -221,7 +221,7 @@ def _snapshots(
     args: argparse.Namespace, settings: "Settings", label: str, inputs: Mapping[str, Path | None]
 ) -> "Callable[[Cycle], None]":
     if args.snapshot_every is None:
-        return lambda _turn: None
+        return lambda _cycle: None
     from controller.simulation.snapshot_file import SnapshotWriter
 
     folder = args.snapshot_dir / re.sub(r"[^A-Za-z0-9._=-]+", "-", label)

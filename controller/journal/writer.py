@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The writing side of the journal.
 
-Calls only queue rows; `commit()`, once per turn of the loop, writes them in one transaction. Two kinds of
+Calls only queue rows; `commit()`, once per cycle of the loop, writes them in one transaction. Two kinds of
 call write through at once: those that begin or advance an operation, which must be on disk before the
 controller acts, and those that read.
 """
@@ -36,7 +36,7 @@ from controller.model import GpuSet, JobId, Note, Usage, reason_of
 log = logging.getLogger(__name__)
 
 PRUNE_ROWS = 4000
-"""Old rows deleted at once per table at most, so that no turn is long."""
+"""Old rows deleted at once per table at most, so that no cycle is long."""
 PRUNE_INTERVAL_SECONDS = 60.0
 _DAY_SECONDS = 86400.0
 _ENCODER = json.JSONEncoder(default=str)
@@ -123,7 +123,7 @@ class Journal(Store):
         return float(value) if isinstance(value, int | float) else None
 
     def heartbeat(self, time: float) -> None:
-        """The controller is alive. Once per turn. Also deletes what is old, a little at a time."""
+        """The controller is alive. Once per cycle. Also deletes what is old, a little at a time."""
         with self.lock:
             self.save_state("heartbeat", time)
             if time >= self._next_prune:

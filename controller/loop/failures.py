@@ -13,7 +13,7 @@ from controller.policies.site import where
 
 log = logging.getLogger(__name__)
 
-TURN = "a cycle of the loop"
+CYCLE = "a cycle of the loop"
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 OVER_SECONDS = 60.0
@@ -26,8 +26,8 @@ class Failures:
     def __init__(self, conditions: Conditions, clock: Clock, survives: tuple[type[Exception], ...]) -> None:
         self._conditions, self._clock, self._survives = conditions, clock, survives
         self._failed_at: dict[str, float] = {}
-        self._turn_failed = False
-        self._turns = 0
+        self._cycle_failed = False
+        self._cycles = 0
         """That failed as a whole, in a row."""
 
     @contextmanager
@@ -39,7 +39,7 @@ class Failures:
             raise
         except self._survives as error:
             self._failed_at[part] = self._clock.now()
-            self._turn_failed |= part == TURN
+            self._cycle_failed |= part == CYCLE
             words = (
                 f"internal error in {part}, tried again: {where(error, [])}: {type(error).__name__}: {error};"
                 " please report it with the log"
@@ -49,16 +49,16 @@ class Failures:
             except Exception:
                 log.exception("cannot be reported: %s", words)
 
-    def turn_ended(self) -> float:
+    def cycle_ended(self) -> float:
         """Seconds to pause: 0 where the cycle did not fail as a whole."""
         begin = self._clock.now() - OVER_SECONDS
         self._failed_at = {part: at for part, at in self._failed_at.items() if at > begin}
         with self.cost("what users see"):
             over = "does not fail any more"
             self._conditions.end_all("internal", lambda part: part not in self._failed_at, over)
-        self._turns = min(self._turns + 1, 16) if self._turn_failed else 0
-        self._turn_failed = False
-        longest = FIRST_PAUSE_SECONDS * 2.0 ** (self._turns - 1) if self._turns else 0.0
+        self._cycles = min(self._cycles + 1, 16) if self._cycle_failed else 0
+        self._cycle_failed = False
+        longest = FIRST_PAUSE_SECONDS * 2.0 ** (self._cycles - 1) if self._cycles else 0.0
         return min(longest, LONGEST_PAUSE_SECONDS)
 
 

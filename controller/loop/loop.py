@@ -32,7 +32,7 @@ from controller.loop.conditions import (
     report_refused,
     report_types,
 )
-from controller.loop.failures import TURN, Failures, stand_in
+from controller.loop.failures import CYCLE, Failures, stand_in
 from controller.loop.pacing import Pace, PaceSettings
 from controller.loop.poller import Poller
 from controller.loop.records import JobRecords
@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 
 REST_FACTOR = 3.0
-"""Turns that are asked for early take a quarter of the time at most."""
+"""Cycles that are asked for early take a quarter of the time at most."""
 
 
 @value
@@ -190,9 +190,9 @@ class Controller:
         only, as bugs do that this controller survives; while they go on, cycles are rarer and rarer.
         """
         wake_at = math.inf
-        with self._failures.cost(TURN):
+        with self._failures.cost(CYCLE):
             wake_at = await self._cycle()
-        self.pace.pause_seconds = self._failures.turn_ended()
+        self.pace.pause_seconds = self._failures.cycle_ended()
         if self.pace.pause_seconds:
             self.observer.resync()
         return wake_at

@@ -45,5 +45,5 @@ class Measures(Protocol):
         ...
 
     def cycle(self, observe_seconds: float, plan_seconds: float) -> None:
-        """A turn of the loop was completed."""
+        """A cycle of the loop was completed."""
         ...
