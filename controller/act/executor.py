@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from controller.act.actions import Action, Cancel, Migrate, Place, Requeue, Resize, Resume, Suspend, Withdraw
+from controller.act.context import PLACE_RETRY_SECONDS, Context, JobEnded, Operation
 from controller.act.ledger import ClaimFailed
 from controller.act.migrate import migrate
 from controller.act.place import place
@@ -24,7 +25,6 @@ from controller.act.recorder import Outcome
 from controller.act.requeue import cancel, requeue, withdraw
 from controller.act.resize import resize
 from controller.act.resume import resume
-from controller.act.site import PLACE_RETRY_SECONDS, JobEnded, Operation, Site
 from controller.act.suspend import suspend
 from controller.errors import GandivaError, UnknownJob
 from controller.model import Job, JobId, Snapshot
@@ -47,9 +47,9 @@ _OPERATIONS: Mapping[type[Any], Callable[[Operation, Any], Coroutine[Any, Any, N
 class Executor:
     """Runs operations concurrently, at most one per job."""
 
-    def __init__(self, site: Site, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, context: Context, on_change: Callable[[], None] = lambda: None) -> None:
         """`on_change`: called when an operation has ended that has done anything."""
-        self.site = site
+        self.context = context
         self._on_change = on_change
         self._operations: dict[JobId, Operation] = {}
         self._ended: dict[JobId, InFlight] = {}
@@ -65,11 +65,11 @@ class Executor:
         return {**self._ended, **{job_id: operation.flight for job_id, operation in self._operations.items()}}
 
     def sync(self, snapshot: Snapshot) -> None:
-        self.site.ledger.sync(snapshot)
-        self.site.seen = snapshot
-        if self.site.left:
+        self.context.ledger.sync(snapshot)
+        self.context.seen = snapshot
+        if self.context.left:
             flights = self.in_flight()
-            self.site.left = {i: left for i, left in self.site.left.items() if i in flights}
+            self.context.left = {i: left for i, left in self.context.left.items() if i in flights}
 
     def apply(self, actions: Sequence[Action], snapshot: Snapshot) -> None:
         """Start the actions; returns at once."""
@@ -80,14 +80,14 @@ class Executor:
             job = snapshot.jobs[job_id]
             if isinstance(action, Place) and job.failed_start and self._tries_again():
                 # One at a time: each may keep GPUs idle until Slurm has refused it once more.
-                self.site.memory.change(job_id).held_until = self.site.clock.now() + PLACE_RETRY_SECONDS
+                self.context.memory.change(job_id).held_until = self.context.clock.now() + PLACE_RETRY_SECONDS
                 continue
             flight = _flight(action, job)
             gpus = flight.starts_on or job.placement.gpus or job.last
-            number = self.site.recorder.operation_begins(action, gpus, self.site.clock.now())
+            number = self.context.recorder.operation_begins(action, gpus, self.context.clock.now())
             if flight.leaves:
-                self.site.ledger.leaving(job_id)
-            operation = self._operations[job_id] = Operation(self.site, job, number, flight)
+                self.context.ledger.leaving(job_id)
+            operation = self._operations[job_id] = Operation(self.context, job, number, flight)
             operation.task = asyncio.create_task(self._run(operation, action), name=f"job-{job_id}")
 
     def _tries_again(self) -> bool:
@@ -117,7 +117,7 @@ class Executor:
                 operation.task.cancel()
 
     async def _run(self, operation: Operation, action: Action) -> None:
-        outcome, error, site, in_vain = Outcome.DONE, "", self.site, False
+        outcome, error, context, in_vain = Outcome.DONE, "", self.context, False
         job_id = operation.job.id
         try:
             await _OPERATIONS[type(action)](operation, action)
@@ -132,17 +132,17 @@ class Executor:
             if not operation.abandoned:
                 raise
             outcome = Outcome.JOB_ENDED
-            site.ledger.release(job_id)
+            context.ledger.release(job_id)
         except Exception:
             # A bug must cost one operation, not the controller.
             log.exception("job %s: internal error in %s; please report it", job_id, action)
             outcome, error = Outcome.FAILED, "internal error, see the log"
-            site.hold(job_id, PLACE_RETRY_SECONDS, "internal-error", error)
+            context.hold(job_id, PLACE_RETRY_SECONDS, "internal-error", error)
         finally:
-            site.ledger.stays(job_id)
+            context.ledger.stays(job_id)
             self._operations.pop(job_id, None)
             self._ended[job_id] = operation.flight
-        site.recorder.operation_ends(operation.number, outcome, error, site.clock.now())
+        context.recorder.operation_ends(operation.number, outcome, error, context.clock.now())
         if not in_vain:
             self._on_change()
 

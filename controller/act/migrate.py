@@ -11,10 +11,10 @@ import logging
 from collections.abc import AsyncIterator
 
 from controller.act.actions import Migrate
+from controller.act.context import NODE_CALL_SECONDS, PLACE_RETRY_SECONDS, JobEnded, Operation, gather
 from controller.act.recorder import Step
 from controller.act.requeue import back_to_queue, reserve, reserve_later
 from controller.act.resume import once_thawed, put_back, stays_off
-from controller.act.site import NODE_CALL_SECONDS, PLACE_RETRY_SECONDS, JobEnded, Operation, gather
 from controller.act.suspend import pause
 from controller.errors import GandivaError, NodeError, NodeUnreachable
 from controller.model import IN_HOST_MEMORY, by_node
@@ -28,9 +28,9 @@ WARM_SECONDS = 60.0
 async def migrate(operation: Operation, action: Migrate) -> None:
     """Nothing is requeued before all its nodes say that one generation is published. On failure the job goes
     on where it is, or stays off its GPUs."""
-    site, job = operation.site, operation.job
+    context, job = operation.context, operation.job
     reserved = await reserve(operation, action.reserve)
-    began = site.clock.now()
+    began = context.clock.now()
     try:
         async with _warmed_up(operation):
             await _get_ready(operation)
@@ -39,12 +39,13 @@ async def migrate(operation: Operation, action: Migrate) -> None:
         await _as_before(operation, failure)
         if not isinstance(failure, NodeUnreachable):
             # A full file system, say. Until then it leaves its GPUs as a job without a store does.
-            site.memory.change(job.id).unsavable_until = site.clock.now() + site.alone_seconds(failure)
+            until = context.clock.now() + context.alone_seconds(failure)
+            context.memory.change(job.id).unsavable_until = until
         message = f"does not migrate, and stays where it is: {failure}"
-        site.hold(job.id, PLACE_RETRY_SECONDS, "migrate-failed", message)
+        context.hold(job.id, PLACE_RETRY_SECONDS, "migrate-failed", message)
         raise
     message = f"step {saved.step} is generation {saved.generation} of its checkpoint store"
-    site.recorder.event("checkpointed", message, site.clock.now(), job.id)
+    context.recorder.event("checkpointed", message, context.clock.now(), job.id)
     try:
         await back_to_queue(operation, action.reason, began)
     except GandivaError as failure:
@@ -67,15 +68,15 @@ async def _warmed_up(operation: Operation) -> AsyncIterator[None]:
 
 
 async def _warm_up(operation: Operation) -> None:
-    site, job = operation.site, operation.job
+    context, job = operation.context, operation.job
     here = by_node(job.placement.allocation)
-    there = by_node(site.memory.of(job.id).promised).keys() - here.keys()
+    there = by_node(context.memory.of(job.id).promised).keys() - here.keys()
     if not there:
         return
     try:
-        files = await site.nodes.mapped(min(here), job.id, deadline_seconds=NODE_CALL_SECONDS)
+        files = await context.nodes.mapped(min(here), job.id, deadline_seconds=NODE_CALL_SECONDS)
         await gather(
-            site.nodes.warm(node, uid=job.uid, files=files, deadline_seconds=WARM_SECONDS)
+            context.nodes.warm(node, uid=job.uid, files=files, deadline_seconds=WARM_SECONDS)
             for node in sorted(there)
         )
     except NodeError as error:
@@ -84,24 +85,26 @@ async def _warm_up(operation: Operation) -> None:
 
 async def _get_ready(operation: Operation) -> None:
     """The job is where it can save: all its ranks at one step, on its GPUs, or running off them."""
-    site, job = operation.site, operation.job
+    context, job = operation.context, operation.job
     if job.phase not in IN_HOST_MEMORY:
         operation.step(Step.PAUSE)
-        await pause(site, job)
-    elif site.suspends_in_slurm:
+        await pause(context, job)
+    elif context.suspends_in_slurm:
         operation.step(Step.SLURM_RESUME)
-        await site.patiently(site.cluster.resume, job.id)
+        await context.patiently(context.cluster.resume, job.id)
 
 
 async def _save(operation: Operation) -> Saved:
     """What all its nodes say. Raises NodeError."""
-    site, job = operation.site, operation.job
+    context, job = operation.context, operation.job
     operation.step(Step.SAVE)
-    seconds = site.settings.suspend.save_deadline_seconds
+    seconds = context.settings.suspend.save_deadline_seconds
     answers = await once_thawed(
-        site,
+        context,
         job,
-        lambda: site.on_nodes(job, lambda node: site.nodes.save(node, job.id, deadline_seconds=seconds)),
+        lambda: context.on_nodes(
+            job, lambda node: context.nodes.save(node, job.id, deadline_seconds=seconds)
+        ),
     )
     found = {(answer.step, answer.generation) for answer in answers.values()}
     if len(found) != 1:
@@ -114,16 +117,16 @@ async def _save(operation: Operation) -> Saved:
 
 async def _as_before(operation: Operation, failure: GandivaError) -> None:
     """The job goes on where it is, or is off its GPUs as before: these may be another job's."""
-    site, job = operation.site, operation.job
-    site.ledger.stays(job.id)
-    if await site.has_ended(job.id):
+    context, job = operation.context, operation.job
+    context.ledger.stays(job.id)
+    if await context.has_ended(job.id):
         raise JobEnded(f"job {job.id} ended while it was to migrate") from failure
     operation.step(Step.UNDO)
     try:
         if job.phase in IN_HOST_MEMORY:
-            await stays_off(site, job)
+            await stays_off(context, job)
         else:
-            await put_back(site, job, job.placement.gpus, site.beside(job.id))
+            await put_back(context, job, job.placement.gpus, context.beside(job.id))
     except GandivaError as undo_failure:
         # Requeued after all, or its phase is STUCK, YIELDED or UNKNOWN: the next turn sees which, and acts on
         # it.

@@ -7,8 +7,8 @@ from collections.abc import Collection
 
 from controller.act import residuals
 from controller.act.actions import Place
+from controller.act.context import NODE_CALL_SECONDS, PLACE_RETRY_SECONDS, Context, JobEnded, Operation, put
 from controller.act.recorder import Step
-from controller.act.site import NODE_CALL_SECONDS, PLACE_RETRY_SECONDS, JobEnded, Operation, Site, put
 from controller.errors import ClusterRefused, ClusterUnavailable, GandivaError, UnknownJob
 from controller.model import GpuSet, Job, JobId, by_node
 from controller.observe.memory import group
@@ -35,86 +35,86 @@ class _HeldByOther(ClusterRefused):
 
 async def place(operation: Operation, action: Place) -> None:
     """Claim, prepare, bind, release, and wait for the start. What fails is taken back."""
-    site, job = operation.site, operation.job
+    context, job = operation.context, operation.job
     operation.step(Step.CLAIM)
-    await site.ledger.claim(job.id, action.gpus, site.beside(job.id))
-    began = site.clock.now()
+    await context.ledger.claim(job.id, action.gpus, context.beside(job.id))
+    began = context.clock.now()
     try:
-        residuals.require_room(job, action.gpus, site.seen, site.left)
+        residuals.require_room(job, action.gpus, context.seen, context.left)
         operation.step(Step.PREPARE)
-        beside, seconds = site.beside(job.id), NODE_CALL_SECONDS
-        allocation, prepare = action.allocation, site.nodes.prepare
+        beside, seconds = context.beside(job.id), NODE_CALL_SECONDS
+        allocation, prepare = action.allocation, context.nodes.prepare
         await put(prepare, job.id, action.gpus, allocation, beside, seconds, uid=job.uid)
         operation.step(Step.BIND)
-        await site.cluster.bind(job.id, action.allocation)
+        await context.cluster.bind(job.id, action.allocation)
         operation.step(Step.RELEASE)
-        await site.cluster.release(job.id)
+        await context.cluster.release(job.id)
         operation.step(Step.AWAIT_START)
-        released = site.clock.now()
-        started = await _await_start(site, job.id)
+        released = context.clock.now()
+        started = await _await_start(context, job.id)
     except GandivaError as failure:
         pause_seconds = PLACE_RETRY_SECONDS
         if isinstance(failure, _NotStarted):
-            pause_seconds = _remember(site, job, by_node(action.allocation), failure.reason)
-        site.hold(job.id, pause_seconds, "place-failed", str(failure))
+            pause_seconds = _remember(context, job, by_node(action.allocation), failure.reason)
+        context.hold(job.id, pause_seconds, "place-failed", str(failure))
         if not isinstance(failure, UnknownJob | JobEnded | _HeldByOther):
             operation.step(Step.UNDO)
-            await take_back(site, job.id)
-        site.ledger.release(job.id)
+            await take_back(context, job.id)
+        context.ledger.release(job.id)
         raise
-    site.memory.start_done(job)
+    context.memory.start_done(job)
     if started.state in OVER:
-        _charge(site, started, action.gpus, released)
-        site.ledger.release(job.id)
+        _charge(context, started, action.gpus, released)
+        context.ledger.release(job.id)
         raise JobEnded(f"job {job.id} ended before it was seen running")
     if started.binding != action.allocation:
         # From now on these are its GPUs; the next snapshot says so too.
         message = f"started on {names(started.binding)} instead of {names(action.allocation)}"
-        site.recorder.event("binding-differs", message, site.clock.now(), job.id)
+        context.recorder.event("binding-differs", message, context.clock.now(), job.id)
         log.error("job %s: %s; it stays there. Who changed its request?", job.id, message)
     # Slurm may have been away when it started; its own time counts where it can be true.
     since = started.start_time
-    believable = since is not None and released <= since <= site.clock.now()
-    site.begin_slice(job.id, action.gpus, began, since if believable else None)
-    site.took(job, "start", began)
+    believable = since is not None and released <= since <= context.clock.now()
+    context.begin_slice(job.id, action.gpus, began, since if believable else None)
+    context.took(job, "start", began)
 
 
-def _remember(site: Site, job: Job, nodes: Collection[str], reason: str) -> float:
+def _remember(context: Context, job: Job, nodes: Collection[str], reason: str) -> float:
     """That Slurm did not start a job on these nodes. Returns for how long nothing is tried with it."""
-    now, limit = site.clock.now(), reason.startswith(LIMIT_REASONS)
+    now, limit = context.clock.now(), reason.startswith(LIMIT_REASONS)
     about_nodes = not limit and not reason.startswith(JOB_REASONS)
-    until = site.memory.start_failed(job, nodes, reason, now, limit=limit, about_nodes=about_nodes)
+    until = context.memory.start_failed(job, nodes, reason, now, limit=limit, about_nodes=about_nodes)
     if limit:
-        for other in site.seen.jobs.values():
+        for other in context.seen.jobs.values():
             if group(other) == group(job):
-                site.memory.change(other.id)  # it is looked at once more
+                context.memory.change(other.id)  # it is looked at once more
     return until - now
 
 
-def _charge(site: Site, job: SlurmJob, gpus: GpuSet, released: float) -> None:
+def _charge(context: Context, job: SlurmJob, gpus: GpuSet, released: float) -> None:
     """A job that is over and was not seen running was on its GPUs for as long as Slurm states, since its
     release at the earliest: Slurm's times are whole seconds."""
     assert job.start_time is not None
-    now = site.clock.now()
+    now = context.clock.now()
     since = min(max(released, job.start_time), now)
-    site.begin_slice(job.id, gpus, now, since)
+    context.begin_slice(job.id, gpus, now, since)
     if job.end_time is not None:
         end = min(since + max(0.0, job.end_time - job.start_time), now)
-        if site.memory.stopped(job.id, end):
-            site.recorder.slice_ends(job.id, "job ended", end)
+        if context.memory.stopped(job.id, end):
+            context.recorder.slice_ends(job.id, "job ended", end)
 
 
-async def _await_start(site: Site, job_id: JobId) -> SlurmJob:
+async def _await_start(context: Context, job_id: JobId) -> SlurmJob:
     """Until Slurm says RUNNING, or that it ran. Raises ClusterRefused at the start deadline, and long before
     it where what stands in the way does not pass by waiting, or somebody else holds the job."""
-    begin = site.clock.now()
-    deadline = begin + site.settings.suspend.start_deadline_seconds
+    begin = context.clock.now()
+    deadline = begin + context.settings.suspend.start_deadline_seconds
     pause_seconds = 0.05
     while True:
         try:
-            job = await site.cluster.job(job_id)
+            job = await context.cluster.job(job_id)
         except ClusterUnavailable:
-            if site.clock.now() >= deadline:
+            if context.clock.now() >= deadline:
                 raise
         else:
             if job.state in ON_NODES or (job.state in OVER and job.start_time is not None):
@@ -123,7 +123,7 @@ async def _await_start(site: Site, job_id: JobId) -> SlurmJob:
                 raise JobEnded(f"job {job_id} ended while it was starting")
             if job.user_hold:
                 raise _HeldByOther(f"Slurm did not start it: {job.obstacle}")
-            now = site.clock.now()
+            now = context.clock.now()
             lasts = job.held or job.reason.startswith(LIMIT_REASONS + JOB_REASONS + NODE_REASONS)
             if now >= deadline or (lasts and now >= begin + _LASTING_SECONDS):
                 forgotten = ClusterRefused("Slurm has forgotten its release, as when slurmctld is killed")
@@ -132,11 +132,11 @@ async def _await_start(site: Site, job_id: JobId) -> SlurmJob:
         pause_seconds = min(1.0, pause_seconds * 1.5)
 
 
-async def take_back(site: Site, job_id: JobId) -> None:
+async def take_back(context: Context, job_id: JobId) -> None:
     """Hold it again. If it started in the last moment, it runs; the next snapshot shows it."""
     try:
-        await site.cluster.hold(job_id)
-        await site.cluster.unbind(job_id)
+        await context.cluster.hold(job_id)
+        await context.cluster.unbind(job_id)
     except ClusterRefused as refused:
         log.info("job %s: not taken back: %s", job_id, refused)
 

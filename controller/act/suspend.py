@@ -5,10 +5,10 @@ import logging
 
 from controller.act import residuals
 from controller.act.actions import Suspend
+from controller.act.context import PLACE_RETRY_SECONDS, Context, JobEnded, Operation, gather
 from controller.act.place import names
 from controller.act.recorder import Step
 from controller.act.resume import put_back
-from controller.act.site import PLACE_RETRY_SECONDS, JobEnded, Operation, Site, gather
 from controller.errors import ClusterRefused, GandivaError, NodeError
 from controller.model import FailedSuspends, GpuId, Job, Phase, SuspendMethod, Unsuspendable, by_node
 from controller.nodes.protocol import Offload
@@ -25,8 +25,8 @@ LONGEST_PAUSE_SECONDS = 3600.0
 
 async def suspend(operation: Operation, action: Suspend) -> None:
     """On failure the job goes on where it is, and keeps its GPUs."""
-    site, job = operation.site, operation.job
-    began, left_at = site.clock.now(), None
+    context, job = operation.context, operation.job
+    began, left_at = context.clock.now(), None
     if job.phase is not Phase.YIELDED:
         try:
             empty = await _leave_gpus(operation)
@@ -34,31 +34,31 @@ async def suspend(operation: Operation, action: Suspend) -> None:
             await _failed(operation, failure)
             raise
         if not empty:
-            left_at = site.clock.now()
-    if site.suspends_in_slurm:
+            left_at = context.clock.now()
+    if context.suspends_in_slurm:
         operation.step(Step.SLURM_SUSPEND)
         try:
-            await site.patiently(site.cluster.suspend, job.id)
+            await context.patiently(context.cluster.suspend, job.id)
         except ClusterRefused as refused:
             await _failed(operation, refused)
             raise
-        site.refused.pop(job.id, None)
+        context.refused.pop(job.id, None)
     operation.step(Step.STOP)
     try:
-        await site.stop_processes(job)
+        await context.stop_processes(job)
     except GandivaError as failure:
         await _failed(operation, failure)
         raise
-    site.end_slice(job.id, action.reason, began, left_at)
-    site.took(job, "suspend", began)
-    site.ledger.release(job.id)
+    context.end_slice(job.id, action.reason, began, left_at)
+    context.took(job, "suspend", began)
+    context.ledger.release(job.id)
 
 
 async def _leave_gpus(operation: Operation) -> bool:
     """Get the job's memory off its GPUs. True: it had none. Raises NodeError with the reason of the last way
     that was tried."""
-    site, job, settings = operation.site, operation.job, operation.site.settings.suspend
-    method = job.request.suspend or site.settings.requests.suspend
+    context, job, settings = operation.context, operation.job, operation.context.settings.suspend
+    method = job.request.suspend or context.settings.requests.suspend
     # Where several GPUs are in use the driver cannot help, and the agent says so; but a job that has not
     # touched any of them yet can be stopped as it is.
     may_checkpoint = len(by_node(job.placement.allocation)) == 1 and (
@@ -75,9 +75,9 @@ async def _leave_gpus(operation: Operation) -> bool:
             log.info("job %s: %s; trying the driver's checkpoint", job.id, failure)
     operation.step(Step.CHECKPOINT)
     try:
-        answers = await site.on_nodes(
+        answers = await context.on_nodes(
             job,
-            lambda node: site.nodes.checkpoint(
+            lambda node: context.nodes.checkpoint(
                 node,
                 job.id,
                 residual_limit_bytes=0,  # the driver takes all of a process off, its context too
@@ -93,12 +93,12 @@ async def _leave_gpus(operation: Operation) -> bool:
 
 async def leave_together(operation: Operation) -> bool:
     """With the help of the job's sessions. True: it had nothing on its GPUs. Raises NodeError."""
-    site, job = operation.site, operation.job
+    context, job = operation.context, operation.job
     operation.step(Step.PAUSE)
-    await pause(site, job)
+    await pause(context, job)
     operation.step(Step.OFFLOAD)
-    answers = await site.on_nodes(job, lambda node: _offload(site, node, job))
-    site.left[job.id] = {
+    answers = await context.on_nodes(job, lambda node: _offload(context, node, job))
+    context.left[job.id] = {
         GpuId(node, ordinal): size
         for node, answer in answers.items()
         for ordinal, size in answer.left_on.items()
@@ -106,18 +106,18 @@ async def leave_together(operation: Operation) -> bool:
     return all(answer.empty for answer in answers.values())
 
 
-async def pause(site: Site, job: Job) -> None:
+async def pause(context: Context, job: Job) -> None:
     """All ranks on all nodes at one step boundary (docs/interfaces.md, "Agreeing on one step")."""
     nodes = sorted(by_node(job.placement.allocation))
-    deadline_seconds = site.settings.suspend.step_deadline_seconds
+    deadline_seconds = context.settings.suspend.step_deadline_seconds
     if len(nodes) == 1:
-        await site.nodes.pause(nodes[0], job.id, floor_step=0, wait_seconds=deadline_seconds, sole=True)
+        await context.nodes.pause(nodes[0], job.id, floor_step=0, wait_seconds=deadline_seconds, sole=True)
         return
-    deadline = site.clock.now() + deadline_seconds
+    deadline = context.clock.now() + deadline_seconds
     floor_step = 0
     while True:
         answers = await gather(
-            site.nodes.pause(node, job.id, floor_step=floor_step, wait_seconds=0.2, sole=False)
+            context.nodes.pause(node, job.id, floor_step=floor_step, wait_seconds=0.2, sole=False)
             for node in nodes
         )
         target = max(answer.target_step for answer in answers)
@@ -126,22 +126,22 @@ async def pause(site: Site, job: Job) -> None:
         complete = len(ranks) >= max((rank.world_size for rank in ranks), default=0)
         if complete and all(a.all_blocked and a.target_step == target for a in answers):
             return
-        if site.clock.now() >= deadline:
+        if context.clock.now() >= deadline:
             late = ", ".join(n for n, answer in zip(nodes, answers, strict=True) if not answer.all_blocked)
             text = f"job {job.id} did not reach step {target} within {deadline_seconds:g} s"
             raise NodeError(late, "deadline", text)
         floor_step = target
 
 
-async def _offload(site: Site, node: str, job: Job) -> Offload:
-    settings, limit_bytes, why = site.settings.suspend, site.settings.suspend.residual_limit_bytes, ""
+async def _offload(context: Context, node: str, job: Job) -> Offload:
+    settings, limit_bytes, why = context.settings.suspend, context.settings.suspend.residual_limit_bytes, ""
     if limit_bytes:
-        allocated = site.ledger.allocated(job.placement.gpus)
-        room = residuals.room(job, node, site.seen, allocated, settings.residual_fraction)
+        allocated = context.ledger.allocated(job.placement.gpus)
+        room = residuals.room(job, node, context.seen, allocated, settings.residual_fraction)
         if room.bytes < limit_bytes:
             limit_bytes, why = room.bytes, room.why
     try:
-        return await site.nodes.offload(
+        return await context.nodes.offload(
             node,
             job.id,
             residual_limit_bytes=limit_bytes,
@@ -157,26 +157,26 @@ async def _offload(site: Site, node: str, job: Job) -> Offload:
 
 async def _failed(operation: Operation, failure: GandivaError) -> None:
     """The job keeps its GPUs. Put it back to work, and leave it alone for a while."""
-    site, job = operation.site, operation.job
-    site.ledger.stays(job.id)
-    if await site.has_ended(job.id):
+    context, job = operation.context, operation.job
+    context.ledger.stays(job.id)
+    if await context.has_ended(job.id):
         raise JobEnded(f"job {job.id} ended while it was being suspended") from failure
-    tries, pause_seconds = 0, site.alone_seconds(failure)
+    tries, pause_seconds = 0, context.alone_seconds(failure)
     refused = isinstance(failure, ClusterRefused)
     if refused:
         # It may do so for ever, and that is nothing of the job's.
-        tries, _ = site.refused.get(job.id, (0, ""))
-        site.refused[job.id] = tries + 1, str(failure)
+        tries, _ = context.refused.get(job.id, (0, ""))
+        context.refused[job.id] = tries + 1, str(failure)
         pause_seconds = min(pause_seconds * 2.0 ** min(tries, 16), LONGEST_PAUSE_SECONDS)
     if job.phase is Phase.YIELDED:
         # Its GPUs may be another job's by now: what is observed of it next decides.
-        site.hold(job.id, PLACE_RETRY_SECONDS * 2.0 ** min(tries, 5), "suspend-failed", str(failure))
+        context.hold(job.id, PLACE_RETRY_SECONDS * 2.0 ** min(tries, 5), "suspend-failed", str(failure))
         return
-    now, memory, way_out = site.clock.now(), site.memory.change(job.id), Unsuspendable.KEEP
+    now, memory, way_out = context.clock.now(), context.memory.change(job.id), Unsuspendable.KEEP
     if isinstance(failure, NodeError) and failure.kind in _OF_THE_JOB:
         before = memory.failed_suspends
         tries = 1 if before is None else before.tries + 1
-        way_out = _way_out(site, job, tries)
+        way_out = _way_out(context, job, tries)
         since = now if before is None else before.since
         memory.failed_suspends = FailedSuspends(tries, since, str(failure), way_out)
     message = f"could not be taken off {names(job.placement.gpus)}: {failure}; "
@@ -186,22 +186,22 @@ async def _failed(operation: Operation, failure: GandivaError) -> None:
     else:
         memory.unsuspendable_until = None
         message += f"too many failed suspends in a row, and suspend.unsuspendable is {way_out.value}"
-    site.recorder.event("suspend-failed", message, now, job.id)
+    context.recorder.event("suspend-failed", message, now, job.id)
     log.error("job %s (user %s): %s", job.id, job.user, message)
     operation.step(Step.UNDO)
     try:
-        if site.suspends_in_slurm and not refused:
-            await site.patiently(site.cluster.resume, job.id)
-        await put_back(site, job, job.placement.gpus, site.beside(job.id))
+        if context.suspends_in_slurm and not refused:
+            await context.patiently(context.cluster.resume, job.id)
+        await put_back(context, job, job.placement.gpus, context.beside(job.id))
     except GandivaError as undo_failure:
         # Its phase will be STUCK or UNKNOWN, and the loop keeps trying.
         log.error("job %s: not back at work yet, tried again every turn: %s", job.id, undo_failure)
 
 
-def _way_out(site: Site, job: Job, tries: int) -> Unsuspendable:
+def _way_out(context: Context, job: Job, tries: int) -> Unsuspendable:
     """What the site does with a job whose suspend has failed so many times in a row. A user who has refused
     that the job moves has refused that it is requeued."""
-    settings = site.settings.suspend
+    settings = context.settings.suspend
     may_requeue = job.may_requeue and job.request.may_migrate
     refused = settings.unsuspendable is Unsuspendable.REQUEUE and not may_requeue
     return Unsuspendable.KEEP if refused or tries < settings.unsuspendable_tries else settings.unsuspendable

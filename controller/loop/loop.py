@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from controller.act.actions import Action
+from controller.act.context import Context
 from controller.act.diff import diff
 from controller.act.executor import Executor
 from controller.act.recorder import Recorder
-from controller.act.site import Site
 from controller.errors import ClusterError, JournalError
 from controller.journal import JournalPort
 from controller.loop.accounting import UPTIME_KEY, Accounting
@@ -124,20 +124,20 @@ class Controller:
         self.moved: dict[JobId, Moved] = {}
         """What a move did last to each job that it changed something for."""
         self.pace = Pace(clock, pace or _pace(settings))
-        site = Site(cluster, nodes, clock, JobMemories(), self._recorder, settings)
-        self.executor = Executor(site, on_change=self.pace.poke)
+        context = Context(cluster, nodes, clock, JobMemories(), self._recorder, settings)
+        self.executor = Executor(context, on_change=self.pace.poke)
         self._requests = RequestReader(self._refused, settings.requests)
         identities = Identities(journal, self._reused)
-        self.observer = Observer(site.memory, self._requests, identities, priority_class(settings.policy))
-        site.costs = self.observer.measured.costs
+        self.observer = Observer(context.memory, self._requests, identities, priority_class(settings.policy))
+        context.costs = self.observer.measured.costs
         self.conditions = Conditions(self._recorder, clock, report)
         self._failures = Failures(self.conditions, clock, survives)
         self._poller = Poller(cluster, nodes)
         self._shares = ShareReader(cluster, self.conditions, self.pace.poke)
-        self._accounting = Accounting(site.memory, self._recorder, clock)
-        self._store = StateStore(journal, site.memory, self.observer.measured)
-        self._records = JobRecords(journal, site.memory, self._requests)
-        self._repairs = Repairs(site, journal.suspended())
+        self._accounting = Accounting(context.memory, self._recorder, clock)
+        self._store = StateStore(journal, context.memory, self.observer.measured)
+        self._records = JobRecords(journal, context.memory, self._requests)
+        self._repairs = Repairs(context, journal.suspended())
         self._blocks = StaleBlocks(nodes)
         self._policy_memory = PolicyMemory(journal, settings.policy.name)
         self._resync_at = -math.inf
@@ -159,11 +159,11 @@ class Controller:
         finally:
             stopping.cancel()
             self._shares.close()
-            self.executor.site.reservations.close()
+            self.executor.context.reservations.close()
 
     def use_settings(self, settings: Settings, policy: Policy) -> None:
         """Go on with other settings, and with a policy made from them, from the next cycle on."""
-        self._settings = self.executor.site.settings = settings
+        self._settings = self.executor.context.settings = settings
         self.pace.settings = _pace(settings)
         self.observer.priority_class = priority_class(settings.policy)
         self._requests.use(settings.requests)
@@ -219,14 +219,14 @@ class Controller:
             for name, problem in plan.problems.items():
                 self._solver.submit(name, problem, self.pace.poke)
         with self._failures.cost("the removal of what is left over"):
-            site, in_flight = self.executor.site, self.executor.in_flight()
-            site.reservations.remove_stray(snapshot, site.memory, in_flight)
+            context, in_flight = self.executor.context, self.executor.in_flight()
+            context.reservations.remove_stray(snapshot, context.memory, in_flight)
             self._blocks.clean(self.observer, in_flight, snapshot.time)
         with self._failures.cost("what users see"):
             report_nodes(self.conditions, self.observer, answers, self._settings.suspend.trespass)
             report_partitions(self.conditions, self.observer)
             report_kept(self.conditions, snapshot.jobs, self.observer.looked_at)
-            report_refused(self.conditions, self.executor.site.refused, snapshot.jobs.keys())
+            report_refused(self.conditions, self.executor.context.refused, snapshot.jobs.keys())
             report_types(self.conditions, self._settings.policy, self.observer.slurm.nodes.values())
             self._publish(
                 Cycle(
@@ -251,7 +251,7 @@ class Controller:
             observer.slurm.nodes, settings.addresses, settings.observe_deadline_seconds
         )
         now = self._clock.now()
-        self.executor.site.reservations.look(now, self.pace.settings.resync_seconds)
+        self.executor.context.reservations.look(now, self.pace.settings.resync_seconds)
         if now >= self._resync_at:
             self._resync_at = now + self.pace.settings.resync_seconds
             observer.resync()
@@ -317,7 +317,7 @@ class Controller:
             plan.targets,
             self.reasons,
             self.observer.looked_at | self._unsettled,
-            suspend_in_slurm=self.executor.site.suspends_in_slurm,
+            suspend_in_slurm=self.executor.context.suspends_in_slurm,
             default_method=self._settings.requests.suspend,
             trespass=self._settings.suspend.trespass,
         )

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterable
 
 from controller.act.actions import Action, Place, Requeue, Withdraw
-from controller.act.site import PLACE_RETRY_SECONDS, Site
+from controller.act.context import PLACE_RETRY_SECONDS, Context
 from controller.model import JobId, Reason, Why
 from controller.observe.holds import HoldRestorer
 from controller.observe.observer import Observer
@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 class Repairs:
     """Goes over the actions of a cycle."""
 
-    def __init__(self, site: Site, suspended: Iterable[JobId]) -> None:
+    def __init__(self, context: Context, suspended: Iterable[JobId]) -> None:
         """`suspended`: jobs that were suspended when an earlier controller saw them last."""
-        self._site = site
-        self._vanished = VanishedJobs(site.nodes)
+        self._context = context
+        self._vanished = VanishedJobs(context.nodes)
         self._holds = HoldRestorer(suspended)
 
     def mend(self, actions: list[Action], observer: Observer, now: float) -> list[Action]:
@@ -48,5 +48,5 @@ class Repairs:
         for job_id, node in surviving.items():
             message = f"pending in Slurm, but its processes live on {node}; placed once Slurm has ended them"
             log.warning("job %s: %s", job_id, message)
-            self._site.hold(job_id, PLACE_RETRY_SECONDS, "place-failed", message)
+            self._context.hold(job_id, PLACE_RETRY_SECONDS, "place-failed", message)
         return [action for action in actions if action.job_id not in surviving]

@@ -107,7 +107,7 @@ class Stage(World):
     def before_step(self, act: Callable[[Step, JobId], None]) -> None:
         """Call this before each step that the present controller takes."""
         assert self.controller is not None
-        recorder = self.controller.executor.site.recorder
+        recorder = self.controller.executor.context.recorder
         begins, step_taken = recorder.operation_begins, recorder.operation_step
         job_of: dict[int, JobId] = {}
 
@@ -355,7 +355,7 @@ class Stage(World):
         assert not {node: blocks for node, blocks in self.nodes._blocks.items() if blocks}, "blocks left"
         assert self.controller is not None
         assert self.controller.executor._operations == {}
-        assert not list(self.controller.executor.site.ledger._held)
+        assert not list(self.controller.executor.context.ledger._held)
 
 
 def _gpus(job: SimulatedJob) -> int:

@@ -40,10 +40,10 @@ async def test_gpus_are_free_only_after_the_processes_of_the_suspended_job_were_
 ):
     cluster, nodes, holders = AsyncMock(), agents(), list[set[JobId]]()
     executor = make_executor(cluster, nodes, MagicMock())
-    nodes.stop.side_effect = lambda *_, **__: holders.append(executor.site.ledger.holders(A0))
+    nodes.stop.side_effect = lambda *_, **__: holders.append(executor.context.ledger.holders(A0))
     await carry_out(executor, Suspend(ONE, "its turn is over"), Phase.RUNNING, ON)
     assert holders == [{ONE}]
-    assert executor.site.ledger.holders(A0) == set()
+    assert executor.context.ledger.holders(A0) == set()
 
 
 async def test_a_job_whose_resume_failed_in_the_driver_may_have_memory_on_its_gpus_and_keeps_them() -> None:
@@ -52,7 +52,7 @@ async def test_a_job_whose_resume_failed_in_the_driver_may_have_memory_on_its_gp
     executor = make_executor(cluster, nodes, MagicMock())
     await carry_out(executor, Resume(ONE, A0, "its turn"), Phase.SUSPENDED, OFF)
     assert cluster.suspend.await_args_list == []
-    assert executor.site.ledger.holders(A0) == {ONE}
+    assert executor.context.ledger.holders(A0) == {ONE}
 
 
 @pytest.mark.parametrize("kind", ["unreachable", "internal", "gpu_busy"])
@@ -73,7 +73,7 @@ async def test_a_requeued_job_keeps_its_gpus_until_slurm_has_it_in_the_queue_aga
     executor = make_executor(cluster, agents(), recorder)
 
     async def job(_job_id: JobId) -> MagicMock:
-        holders.append(executor.site.ledger.holders(A0))
+        holders.append(executor.context.ledger.holders(A0))
         return MagicMock(state=states[min(len(holders), len(states)) - 1])
 
     cluster.job.side_effect = job
@@ -99,7 +99,7 @@ async def test_a_job_that_grows_in_place_waits_until_the_other_has_left_the_new_
     executor = make_executor(AsyncMock(), nodes, MagicMock())
     snapshot = one_job(Phase.RUNNING, Placement(A0, A0 | A1))
     executor.sync(snapshot)
-    ledger = executor.site.ledger
+    ledger = executor.context.ledger
     await ledger.claim(TWO, A1)
     ledger.leaving(TWO)
     executor.apply([Resize(ONE, A0 | A1, "grows")], snapshot)
@@ -127,7 +127,7 @@ async def test_a_job_is_not_resumed_beside_memory_that_leaves_it_too_little() ->
     executor.apply([Resume(ONE, A0, "its turn")], snapshot)
     assert await executor.drain(60.0)
     assert cluster.mock_calls == [] and nodes.mock_calls == []
-    assert executor.site.ledger.holders(A0) == set()
+    assert executor.context.ledger.holders(A0) == set()
 
 
 SEEN = replace(slurm_job(job_record(id=1, submit_time=100), now=5000.0), user="alice", uid=1000)

@@ -11,9 +11,9 @@ from unittest.mock import AsyncMock, MagicMock
 import pytest
 
 from controller.act.actions import Place, Suspend
+from controller.act.context import Context
 from controller.act.executor import Executor
 from controller.act.ledger import ClaimFailed
-from controller.act.site import Site
 from controller.errors import JournalError
 from controller.loop.clock import SystemClock
 from controller.model import NOWHERE, GpuId, Job, JobId, Node, Phase, Placement, Request, Size, Snapshot
@@ -25,7 +25,7 @@ A0 = frozenset({GpuId("n1", 0)})
 
 
 def make_executor(cluster: Any, nodes: Any, recorder: Any) -> Executor:
-    return Executor(Site(cluster, nodes, SystemClock(), JobMemories(), recorder, Settings()))
+    return Executor(Context(cluster, nodes, SystemClock(), JobMemories(), recorder, Settings()))
 
 
 def one_job(phase: Phase, placement: Placement = NOWHERE) -> Snapshot:
@@ -44,7 +44,7 @@ async def test_a_suspend_that_cannot_be_written_down_is_not_waited_for() -> None
     with pytest.raises(JournalError):
         executor.apply([Suspend(ONE, "its turn is over")], snapshot)
     with pytest.raises(ClaimFailed, match="still held by job 1"):
-        await asyncio.wait_for(executor.site.ledger.claim(TWO, A0), 5.0)
+        await asyncio.wait_for(executor.context.ledger.claim(TWO, A0), 5.0)
 
 
 async def test_an_abandoned_operation_takes_no_further_step_even_when_its_cancellation_was_swallowed() -> (
@@ -67,4 +67,4 @@ async def test_an_abandoned_operation_takes_no_further_step_even_when_its_cancel
     executor.abandon(ONE)
     assert await executor.drain(5.0)
     assert cluster.mock_calls == []
-    await asyncio.wait_for(executor.site.ledger.claim(TWO, A0), 5.0)
+    await asyncio.wait_for(executor.context.ledger.claim(TWO, A0), 5.0)

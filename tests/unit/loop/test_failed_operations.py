@@ -30,11 +30,11 @@ async def test_a_start_that_fails_is_taken_back_before_its_gpus_are_another_jobs
     cluster, holders = AsyncMock(), list[set[JobId]]()
     executor = make_executor(cluster, AsyncMock(), MagicMock())
     cluster.release.side_effect = ClusterUnavailable("no answer")
-    cluster.hold.side_effect = lambda _job_id: holders.append(executor.site.ledger.holders(A0))
+    cluster.hold.side_effect = lambda _job_id: holders.append(executor.context.ledger.holders(A0))
     await carry_out(executor, Place(ONE, A0, A0, "free GPU"), Phase.QUEUED)
     assert holders == [{ONE}]
     assert cluster.unbind.await_args_list == [call(ONE)]
-    assert executor.site.ledger.holders(A0) == set()
+    assert executor.context.ledger.holders(A0) == set()
 
 
 async def test_a_job_off_its_gpus_is_not_put_back_where_its_suspend_fails() -> None:
@@ -58,7 +58,7 @@ async def test_a_gang_that_is_back_on_one_of_its_nodes_is_not_suspended_in_slurm
     executor, off = make_executor(cluster, nodes, MagicMock()), Placement(frozenset(), BOTH)
     await carry_out(executor, Resume(ONE, BOTH, "its turn"), Phase.SUSPENDED, off)
     assert cluster.suspend.await_args_list == []
-    assert executor.site.ledger.holders({GpuId("n2", 0)}) == {ONE}
+    assert executor.context.ledger.holders({GpuId("n2", 0)}) == {ONE}
 
 
 async def test_a_job_is_put_back_when_no_node_is_taking_it_off_its_gpus_any_more() -> None:

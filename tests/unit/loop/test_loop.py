@@ -99,7 +99,7 @@ def test_killed_before_any_step_every_job_goes_on(tmp_path: Path, fatal: Step, o
         controller = world.start()
         killed = asyncio.Event()
         count = 0
-        recorder = controller.executor.site.recorder
+        recorder = controller.executor.context.recorder
         original = recorder.operation_step
 
         def step_or_die(operation: int, step: Step, now: float) -> None:

@@ -327,7 +327,7 @@ def test_killed_before_any_step_of_a_migration_every_job_goes_on(tmp_path: Path,
         site = await fragmented(tmp_path, policy, store=True)
         world = site.world
         assert world.controller is not None
-        killed, recorder = asyncio.Event(), world.controller.executor.site.recorder
+        killed, recorder = asyncio.Event(), world.controller.executor.context.recorder
         original = recorder.operation_step
 
         def step_or_die(operation: int, step: Step, now: float) -> None:

@@ -69,7 +69,7 @@ class Waiting(World):
 
     def watch(self) -> None:
         assert self.controller is not None
-        recorder = self.controller.executor.site.recorder
+        recorder = self.controller.executor.context.recorder
         begins, original = recorder.operation_begins, recorder.operation_step
         own: set[int] = set()
 

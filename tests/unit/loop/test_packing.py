@@ -86,11 +86,11 @@ def test_two_that_were_parted_take_turns_and_are_never_let_beside_each_other_aga
                 break
             await asyncio.sleep(0.1)
         assert len(world.running()) < 2, "a trial that shows no gain ends"
-        site = world.controller.executor.site  # type: ignore[union-attr]
+        context = world.controller.executor.context  # type: ignore[union-attr]
         switches = world.nodes.switches
         await asyncio.sleep(1.5 * SLICE_SECONDS)
         for _ in range(60):
-            assert [site.beside(job) for job in jobs] == [frozenset(), frozenset()]
+            assert [context.beside(job) for job in jobs] == [frozenset(), frozenset()]
             await asyncio.sleep(SLICE_SECONDS / 10)
         assert world.nodes.switches >= switches + 4, "they take turns"
         await world.stop()

@@ -185,7 +185,7 @@ def test_gpus_that_leaving_jobs_still_have_are_reserved_when_the_job_has_left(tm
         world = Moving(tmp_path)
         await world.begin()
         assert world.controller is not None
-        ledger = world.controller.executor.site.ledger
+        ledger = world.controller.executor.context.ledger
         ledger.allocated = lambda _gpus: {world.stays}  # type: ignore[method-assign,assignment]
         world.port.refused = 1
         world.gang()
@@ -237,7 +237,7 @@ def test_no_reservation_outlives_a_kill(tmp_path: Path, step: str, after_seconds
         world = Moving(tmp_path)
         await world.begin()
         assert world.controller is not None
-        recorder, at = world.controller.executor.site.recorder, asyncio.Event()
+        recorder, at = world.controller.executor.context.recorder, asyncio.Event()
         original = recorder.operation_step
         moving = False
 

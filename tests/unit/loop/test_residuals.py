@@ -90,7 +90,7 @@ def test_jobs_that_keep_little_take_turns_and_what_they_keep_is_known(tmp_path: 
         snapshot = world.cycles[-1].snapshot
         (off,) = set(jobs) - world.running()
         assert snapshot.nodes["n1"].gpus[0].left_by == ((off, GIB),)
-        assert controller.executor.site.settings.suspend.residual_fraction == 0.1
+        assert controller.executor.context.settings.suspend.residual_fraction == 0.1
         await world.stop()
         world.check()
 

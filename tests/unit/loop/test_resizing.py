@@ -105,7 +105,7 @@ def test_a_new_controller_goes_on_from_every_step(
         if not grows:
             await until(lambda: size(world, job) == 4)
         taken = asyncio.Event()
-        original = controller.executor.site.recorder.operation_step
+        original = controller.executor.context.recorder.operation_step
 
         def cut(operation: int, at: Step, now: float) -> None:
             original(operation, at, now)
@@ -114,7 +114,7 @@ def test_a_new_controller_goes_on_from_every_step(
                 taken.set()
                 raise asyncio.CancelledError
 
-        controller.executor.site.recorder.operation_step = cut  # type: ignore[method-assign, assignment]
+        controller.executor.context.recorder.operation_step = cut  # type: ignore[method-assign, assignment]
         pair = None if grows else world.submit(2, work_seconds=300)
         await asyncio.wait_for(taken.wait(), 200)
         await world.kill()

@@ -71,7 +71,7 @@ def test_an_action_that_cannot_begin_is_begun_later_though_nothing_else_happens(
         world = World(tmp_path, gpus=1, deltas=deltas, slurm_costs=SlurmCosts(0.005, 1e6, 0.1))
         world.pace = PaceSettings(interval_seconds=1.0, resync_seconds=1e9)
         job = world.submit()
-        recorder = world.start().executor.site.recorder
+        recorder = world.start().executor.context.recorder
         released = asyncio.Event()
         original = recorder.operation_step
 
@@ -87,7 +87,7 @@ def test_an_action_that_cannot_begin_is_begun_later_though_nothing_else_happens(
         assert not world.cluster.jobs[job].held
         controller = world.start()
         refused = 0
-        recorder = controller.executor.site.recorder
+        recorder = controller.executor.context.recorder
         begins = recorder.operation_begins
 
         def refuse(*arguments: Any) -> int:

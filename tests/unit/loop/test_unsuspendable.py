@@ -149,7 +149,7 @@ def test_a_controller_killed_before_the_cancellation_counts_again(tmp_path: Path
         stubborn, waiting = two_jobs(world)
         controller = world.start()
         killed = asyncio.Event()
-        original = controller.executor.site.recorder.operation_step
+        original = controller.executor.context.recorder.operation_step
 
         def step_or_die(operation: int, step: Step, now: float) -> None:
             original(operation, step, now)
@@ -157,7 +157,7 @@ def test_a_controller_killed_before_the_cancellation_counts_again(tmp_path: Path
                 killed.set()
                 raise asyncio.CancelledError
 
-        controller.executor.site.recorder.operation_step = step_or_die  # type: ignore[method-assign]
+        controller.executor.context.recorder.operation_step = step_or_die  # type: ignore[method-assign]
         await asyncio.wait_for(killed.wait(), PATIENCE_SECONDS)
         await world.kill()
         world.start()

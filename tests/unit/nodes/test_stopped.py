@@ -14,8 +14,8 @@ from unittest.mock import AsyncMock, MagicMock
 import pytest
 
 from controller.act.actions import Suspend
+from controller.act.context import Context
 from controller.act.executor import Executor
-from controller.act.site import Site
 from controller.loop.clock import SystemClock
 from controller.model import GpuId, Job, JobId, Node, Phase, Placement, Request, Size, Snapshot
 from controller.nodes.protocol import NodePhase
@@ -65,8 +65,8 @@ class Assembly:
         self.rig, self.nodes = rig, nodes
         self.recorder: Any = MagicMock()
         settings = Settings(suspend=SuspendSettings(mode="node"))
-        site = Site(AsyncMock(), nodes, SystemClock(), JobMemories(), self.recorder, settings)
-        self.executor = Executor(site)
+        context = Context(AsyncMock(), nodes, SystemClock(), JobMemories(), self.recorder, settings)
+        self.executor = Executor(context)
 
     async def start(self) -> int:
         """Job 2 with its second process; returns the pid of that."""

@@ -33,7 +33,7 @@ class JobEnded(GandivaError):
 
 
 @dataclass
-class Site:
+class Context:
     """The ports and the books. One for all operations of a controller."""
 
     cluster: ClusterPort
@@ -151,7 +151,7 @@ class Site:
 class Operation:
     """One action under way: its job as it was when it began."""
 
-    site: Site
+    context: Context
     job: Job
     number: int
     flight: InFlight
@@ -162,7 +162,7 @@ class Operation:
         if self.abandoned:
             # A call that ends as it is cancelled may swallow that: `asyncio.wait_for` before Python 3.12.
             raise asyncio.CancelledError
-        self.site.recorder.operation_step(self.number, step, self.site.clock.now())
+        self.context.recorder.operation_step(self.number, step, self.context.clock.now())
 
 
 async def put(
