@@ -112,7 +112,7 @@ class JobRecords:
             request=_request_json(request),
             moves=memory.moves,
             suspends=memory.suspends,
-            step_seconds=measured.paces.step_seconds.get(job.id),
+            step_seconds=measured.rate_meter.step_seconds.get(job.id),
             peak_memory_bytes=(profile.peak_memory_bytes or None) if profile is not None else None,
             exit_code=job.exit_code if ended else None,
             utilization_fraction=None if utilization is None else round(utilization, 2),

@@ -10,7 +10,7 @@ from controller.model import JobId
 from controller.slurm.simulated_job import SimulatedJob
 
 TELLS_AFTER_STEPS, TELLS_AFTER_SECONDS = 30, 2.0
-"""So much after a job's speed changed: more than what makes a rate (`controller/observe/paces.py`)."""
+"""So much after a job's speed changed: more than what makes a rate (`controller/observe/rate_meter.py`)."""
 
 
 class Progress:

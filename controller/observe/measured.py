@@ -24,7 +24,7 @@ from controller.model import (
 from controller.nodes.port import NodeSample
 from controller.observe.costs import MeasuredCosts
 from controller.observe.node_cache import Sample
-from controller.observe.paces import Paces
+from controller.observe.rate_meter import RateMeter
 from controller.observe.rates import MAX_MODELS, Rates
 from controller.observe.utilization import Utilization
 
@@ -44,7 +44,7 @@ class Measured:
     ) -> None:
         """Of these, as they are at the time. `samples`: the last of every node."""
         self._jobs, self._usage, self._nodes, self._samples = jobs, usage, nodes, samples
-        self.utilization, self.rates, self.paces = Utilization(), Rates(), Paces()
+        self.utilization, self.rates, self.rate_meter = Utilization(), Rates(), RateMeter()
         self.costs = MeasuredCosts()
         self.profiles: dict[JobId, Profile] = {}
         self.models: Mapping[str, Profile] = {}
@@ -61,7 +61,7 @@ class Measured:
         self.profiles.pop(job_id, None)
         self._started_again.discard(job_id)
         self.utilization.forget(job_id)
-        self.paces.forget(job_id)
+        self.rate_meter.forget(job_id)
 
     def follow(
         self, changed: Set[JobId], nodes: Set[str], answered: Set[str], now: float
@@ -78,7 +78,7 @@ class Measured:
         """
         due = self._due(answered, now)
         jobs, profiles, steps = set(changed), set[JobId](), set[JobId]()
-        jobs.update(self.paces.due(answered, now), *(sample.jobs for sample in self._answers(due)))
+        jobs.update(self.rate_meter.due(answered, now), *(sample.jobs for sample in self._answers(due)))
         for sample in self._answers(nodes):
             for job_id, peak in sample.held_bytes().items():
                 most = max(peak, self.profiles.get(job_id, UNPROFILED).peak_memory_bytes)
@@ -90,7 +90,7 @@ class Measured:
             if job is None:
                 self.rates.drop(key_of_job(job_id))
             if job is None or usage is None or not job.placement.allocation:
-                self.paces.leave(job_id)
+                self.rate_meter.leave(job_id)
                 continue
             profile, step = self._look(job, usage, now)
             if profile:
@@ -122,9 +122,9 @@ class Measured:
             figures["utilization_fraction"] = fraction
         profile = self._note(job.id, **figures)
         if not runs:
-            self.paces.leave(job.id)
+            self.rate_meter.leave(job.id)
             return profile, False
-        return profile, self.paces.see(job, usage, ranks, min((s.time for s in samples), default=now))
+        return profile, self.rate_meter.see(job, usage, ranks, min((s.time for s in samples), default=now))
 
     def _due(self, answered: Set[str], now: float) -> list[str]:
         """Nodes all of whose jobs are looked at: in each turn a part, those first of which that is longest
@@ -155,7 +155,7 @@ class Measured:
 
     def _take_rates(self, now: float) -> None:
         """What jobs have just shown of the configurations that they run in."""
-        for stay, rate in self.paces.news():
+        for stay, rate in self.rate_meter.news():
             job = self._jobs[stay.job_id]
             if job.id in self._started_again:
                 self._started_again.discard(job.id)

@@ -159,7 +159,7 @@ class Observer:
             usage=self._shown_usage,
             profiles=self._shown_profiles,
             rates=self.measured.rates.table,
-            job_rates=self.measured.paces.rates,
+            job_rates=self.measured.rate_meter.rates,
             costs=self.measured.costs.table,
             models=self.measured.models,
             shares=self.shares,

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from controller.model import Configuration, JobId, Provenance, Rate, of_one_job
-from controller.observe.paces import is_news
+from controller.observe.rate_meter import is_news
 
 Table = Mapping[str, Mapping[Configuration, Rate]]
 Stay = tuple[JobId, float]

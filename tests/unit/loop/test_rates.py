@@ -28,7 +28,7 @@ from controller.model import (
     Usage,
 )
 from controller.nodes.protocol import RankSample, RankState
-from controller.observe.paces import Paces
+from controller.observe.rate_meter import RateMeter
 from controller.observe.rates import ESTIMATE_SECONDS, MAX_CONFIGURATIONS, MAX_MODELS, Rates
 from tests.unit.loop.world import SLICE_SECONDS, World, fifo, run
 
@@ -212,58 +212,58 @@ def rank(number: int, steps: int, step_seconds: float, samples: float = 0.0, ran
 
 
 def test_a_job_is_not_measured_beside_one_that_still_loads_its_data() -> None:
-    paces, usage = Paces(), Usage(since=0.0)
+    meter, usage = RateMeter(), Usage(since=0.0)
     for now in range(100):
         loads = now < 50
-        paces.see(running(1, 2), usage, [rank(0, 10 * now, 0.1)], now)
-        paces.see(running(2, 1), usage, [rank(0, 0 if loads else 5 * (now - 50), 0.0 if loads else 0.2)], now)
-        found = paces.news()
+        meter.see(running(1, 2), usage, [rank(0, 10 * now, 0.1)], now)
+        meter.see(running(2, 1), usage, [rank(0, 0 if loads else 5 * (now - 50), 0.0 if loads else 0.2)], now)
+        found = meter.news()
         assert not (loads and found)
-    assert {i: r.samples_per_second for i, r in paces.rates.items()} == pytest.approx({1: 10.0, 2: 5.0})
+    assert {i: r.samples_per_second for i, r in meter.rates.items()} == pytest.approx({1: 10.0, 2: 5.0})
 
 
 def test_samples_of_all_ranks_count_at_the_speed_of_the_slowest() -> None:
-    paces, usage = Paces(), Usage(since=0.0)
+    meter, usage = RateMeter(), Usage(since=0.0)
     for now in (0.0, 100.0):
         steps = int(100 + now)
         ranks = [rank(0, steps, 0.9, 32.0 * steps + 7, 2), rank(1, steps, 1.0, 16.0 * steps, 2)]
-        paces.see(running(1), usage, ranks[:1], now)
-        assert not paces.news(), "a rank is missing"
-        paces.see(running(1), usage, ranks, now)
-        paces.news()
-    assert paces.rates[JobId(1)].samples_per_second == pytest.approx(48.0)
-    paces.see(running(1), usage, [rank(0, 3, 0.1), rank(1, 3, 0.1)], 300.0)
-    assert not paces.rates, "it began anew"
+        meter.see(running(1), usage, ranks[:1], now)
+        assert not meter.news(), "a rank is missing"
+        meter.see(running(1), usage, ranks, now)
+        meter.news()
+    assert meter.rates[JobId(1)].samples_per_second == pytest.approx(48.0)
+    meter.see(running(1), usage, [rank(0, 3, 0.1), rank(1, 3, 0.1)], 300.0)
+    assert not meter.rates, "it began anew"
 
 
 def test_the_rate_is_the_same_in_every_order_of_the_ranks() -> None:
     """The order of a set of nodes depends on the hash seed of the process."""
     found: set[float] = set()
     for order in permutations(range(3)):
-        paces, usage = Paces(), Usage(since=0.0)
+        meter, usage = RateMeter(), Usage(since=0.0)
         for now in (0.0, 100.0):
             ranks = [rank(n, int(now), 1.0, now * (n + 1) / 10, 3) for n in order]
-            paces.see(running(1), usage, ranks, now)
-            paces.news()
-        found.add(paces.rates[JobId(1)].samples_per_second)
+            meter.see(running(1), usage, ranks, now)
+            meter.news()
+        found.add(meter.rates[JobId(1)].samples_per_second)
     assert len(found) == 1
 
 
 def test_warm_up_does_not_count() -> None:
-    paces, usage = Paces(), Usage(since=0.0)
+    meter, usage = RateMeter(), Usage(since=0.0)
     for steps in range(28):
-        paces.see(running(1), usage, [rank(0, steps, 1.0)], float(steps))
-        assert bool(paces.news()) == (steps == 26), steps
+        meter.see(running(1), usage, [rank(0, steps, 1.0)], float(steps))
+        assert bool(meter.news()) == (steps == 26), steps
 
 
 def test_the_time_of_a_mini_batch_is_news_from_five_percent_on_and_outlives_the_stay() -> None:
-    paces, usage = Paces(), Usage(since=0.0)
+    meter, usage = RateMeter(), Usage(since=0.0)
     seen = [
-        (paces.see(running(1), usage, [rank(0, 9, took)], now), paces.step_seconds.get(JobId(1)))
+        (meter.see(running(1), usage, [rank(0, 9, took)], now), meter.step_seconds.get(JobId(1)))
         for now, took in enumerate((0.0, 1.0, 1.04, 1.06))
     ]
     assert seen == [(False, None), (True, 1.0), (False, 1.0), (True, 1.06)]
-    paces.leave(JobId(1))
-    assert paces.step_seconds[JobId(1)] == 1.06
-    paces.forget(JobId(1))
-    assert not paces.step_seconds
+    meter.leave(JobId(1))
+    assert meter.step_seconds[JobId(1)] == 1.06
+    meter.forget(JobId(1))
+    assert not meter.step_seconds

@@ -107,7 +107,7 @@ class Stay:
         return max(0.0, self.looked_at - self.since - self.steps * self.step_seconds)
 
 
-class Paces:
+class RateMeter:
     """By job. First `see` what has changed, then take the `news`."""
 
     def __init__(self) -> None:
