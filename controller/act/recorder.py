@@ -4,7 +4,7 @@
 import enum
 
 from controller.act.actions import Action
-from controller.journal import JournalPort
+from controller.journal import Journal
 from controller.model import GpuSet, JobId, Moved
 
 
@@ -39,7 +39,7 @@ class Outcome(str, enum.Enum):
 class Recorder:
     """Writes operations, slices and events into the journal as they happen."""
 
-    def __init__(self, journal: JournalPort) -> None:
+    def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
     def operation_begins(self, action: Action, gpus: GpuSet, now: float) -> int:

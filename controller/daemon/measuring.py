@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from controller.act.actions import Action
 from controller.act.recorder import Outcome, Recorder, Step
-from controller.journal import JournalPort
+from controller.journal import Journal
 from controller.loop.loop import Cycle
 from controller.model import GpuId, GpuSet, JobId, Moved, Phase
 from controller.model.measures import Measures
@@ -26,7 +26,7 @@ class _Open:
 
 
 class MeasuringRecorder(Recorder):
-    def __init__(self, journal: JournalPort, measures: Measures) -> None:
+    def __init__(self, journal: Journal, measures: Measures) -> None:
         super().__init__(journal)
         self._measures = measures
         self._open: dict[int, _Open] = {}

@@ -5,8 +5,6 @@ One process writes with `Journal`; any number of threads and processes read with
 keeps the same in memory with `MemoryJournal`. All times are seconds since the epoch.
 """
 
-from typing import TypeAlias
-
 from controller.journal.memory import MemoryJournal
 from controller.journal.reader import JobFilter, JournalReader
 from controller.journal.records import (
@@ -18,6 +16,3 @@ from controller.journal.records import (
     parse_gpus,
 )
 from controller.journal.writer import Journal
-
-JournalPort: TypeAlias = Journal
-"""What the loop writes to: a file, or the same in memory."""

@@ -4,7 +4,7 @@
 import logging
 
 from controller.act.recorder import Recorder, Step
-from controller.journal import JournalPort
+from controller.journal import Journal
 from controller.model import GpuSet, Job, JobId, Phase, Usage, gpu_type
 from controller.model.clock import Clock
 from controller.observe.memory import JobMemories
@@ -34,7 +34,7 @@ class Accounting:
         """Jobs that an earlier controller was putting on GPUs, and when it took the last step to that."""
         self._looked_at: float | None = None
 
-    def recall(self, journal: JournalPort, utilization: Utilization) -> None:
+    def recall(self, journal: Journal, utilization: Utilization) -> None:
         """What an earlier controller left in the journal. Raises JournalError."""
         last_seen, now = journal.last_heartbeat(), self._clock.now()
         stepped = 0.0 if last_seen is None else self._clock_was_stepped_by(journal, last_seen, now)
@@ -61,7 +61,7 @@ class Accounting:
             if totals.utilization_fraction is not None:
                 utilization.recall(job_id, totals.run_seconds, totals.utilization_fraction)
 
-    def _clock_was_stepped_by(self, journal: JournalPort, last_seen: float, now: float) -> float:
+    def _clock_was_stepped_by(self, journal: Journal, last_seen: float, now: float) -> float:
         """By how many seconds the wall clock was stepped while no controller ran, more than it may drift."""
         saved = journal.load_state(UPTIME_KEY)
         boot_id, uptime_seconds = self._clock.uptime()

@@ -21,7 +21,7 @@ from controller.act.diff import diff
 from controller.act.executor import Executor
 from controller.act.recorder import Recorder
 from controller.errors import ClusterError, JournalError
-from controller.journal import JournalPort
+from controller.journal import Journal
 from controller.loop.accounting import UPTIME_KEY, Accounting
 from controller.loop.blocks import StaleBlocks
 from controller.loop.conditions import (
@@ -87,7 +87,7 @@ class Controller:
         settings: Settings,
         cluster: ClusterPort,
         nodes: NodePort,
-        journal: JournalPort,
+        journal: Journal,
         clock: Clock,
         *,
         solver: SolverPort,

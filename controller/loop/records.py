@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from controller.errors import JournalError
-from controller.journal import JournalPort
+from controller.journal import Journal
 from controller.journal.records import JobRecord
 from controller.model import JobId, Request
 from controller.observe.memory import JobMemories
@@ -23,7 +23,7 @@ _ENDING = "ending"
 class JobRecords:
     """Writes a job's record when it differs from the last one."""
 
-    def __init__(self, journal: JournalPort, memory: JobMemories, requests: RequestReader) -> None:
+    def __init__(self, journal: Journal, memory: JobMemories, requests: RequestReader) -> None:
         self._journal, self._memory, self._requests = journal, memory, requests
         self._written: dict[JobId, JobRecord] = {}
         self._others: set[JobId] = set()

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from controller.journal import JournalPort
+from controller.journal import Journal
 from controller.model import GpuId, GpuSet, Job, JobId, Memory, Note, Placement, Profile, StateAt, Target
 from controller.observe.measured import Measured
 from controller.observe.memory import JobMemories
@@ -30,7 +30,7 @@ SAVE_SECONDS = 10.0
 class StateStore:
     """Saves it when it changes."""
 
-    def __init__(self, journal: JournalPort, memory: JobMemories, measured: Measured) -> None:
+    def __init__(self, journal: Journal, memory: JobMemories, measured: Measured) -> None:
         self._journal, self._memory, self._measured = journal, memory, measured
         self._saved_version, self._saved_costs = measured.version, measured.costs.version
         self._save_at = -math.inf
@@ -160,7 +160,7 @@ def _read(note: Note) -> tuple[GpuSet, int]:
 class PolicyMemory:
     """The memory of one policy, by its name."""
 
-    def __init__(self, journal: JournalPort, policy_name: str) -> None:
+    def __init__(self, journal: Journal, policy_name: str) -> None:
         """Begins with nothing: see `recall`."""
         self._journal, self._name = journal, policy_name
         self._key = f"policy:{policy_name}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from controller.errors import JournalError
-from controller.journal import JournalPort
+from controller.journal import Journal
 from controller.model import JobId
 from controller.slurm.port import JobState, SlurmJob
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 class Identities:
     """Whose job each id was when it was seen last."""
 
-    def __init__(self, journal: JournalPort, reused: Callable[[JobId, str], None]) -> None:
+    def __init__(self, journal: Journal, reused: Callable[[JobId, str], None]) -> None:
         """`reused`: called with the id that is another job's now, and whose it was in words."""
         self._journal, self._reused = journal, reused
         self._known: dict[JobId, tuple[str, float]] = {}

@@ -20,7 +20,7 @@ from typing import Any, cast
 import pytest
 
 from controller.act.recorder import Recorder
-from controller.journal import Journal, JournalPort
+from controller.journal import Journal
 from controller.journal.memory import MemoryJournal
 from controller.loop.loop import Controller
 from controller.loop.pacing import PaceSettings
@@ -118,7 +118,7 @@ class History:
         self._memory = MemoryJournal()
         self._running: asyncio.Task[None] | None = None
         self._controller: Controller | None = None
-        self._journal: JournalPort | None = None
+        self._journal: Journal | None = None
 
     async def run(self) -> list[tuple[Any, ...]]:
         """All that happened."""
