@@ -106,7 +106,7 @@ class Run:
         self._random = random.Random(1)
         self._leak: list[bytearray] | None = [] if options.leak else None
         self.samples: list[Sample] = []
-        self.turns = 0
+        self.cycles = 0
         self.switches = 0
         self.ended = 0
 
@@ -129,9 +129,9 @@ class Run:
                 VirtualClock(),
                 solver=ImmediateSolver(answers),
                 # Ends of operations that come within a second are looked at together: the live loop rests
-                # between its turns, which take no time here.
+                # between its cycles, which take no time here.
                 pace=PaceSettings(interval_seconds=self._interval_seconds, coalesce_seconds=1.0),
-                publish=lambda _turn: self._count(),
+                publish=lambda _cycle: self._count(),
             )
 
             def on_end(_job: SimulatedJob) -> None:
@@ -163,7 +163,7 @@ class Run:
         cluster.submit(request_text(gpus), self._random.uniform(*WORK_SECONDS), user)
 
     def _count(self) -> None:
-        self.turns += 1
+        self.cycles += 1
         if self._leak is not None:
             self._leak.append(bytearray(10_000))
 
@@ -217,7 +217,7 @@ def main() -> int:
     console.print(table)
     console.print(
         f"{options.jobs} live jobs, {options.hours:g} h: {run.ended} ended, {run.switches} switches,"
-        f" {run.turns} turns of the loop; {seconds:.0f} s, {processor:.0f} s of a processor",
+        f" {run.cycles} cycles of the loop; {seconds:.0f} s, {processor:.0f} s of a processor",
         highlight=False,
     )
     return 1 if failed else 0

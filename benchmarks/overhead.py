@@ -29,13 +29,13 @@ from container.spec import ClusterSpec, NodeGroup
 
 SIZES = (8, 100, 1000, 3000, 10000)
 MIB = 1 << 20
-TURNS = 4
+CYCLES = 4
 """At least so many are measured."""
-TURN_SECONDS = 300.0
+CYCLE_SECONDS = 300.0
 PYTHON = "/opt/gandiva/venv/bin/python"
 INTERVAL_SECONDS: Mapping[str, float] = {"pyslurm": 1.0, "command": 5.0}
 """`loop.interval_seconds`, by adapter."""
-LONGEST_TURN_SECONDS: Mapping[str, float] = {"pyslurm": 3.0, "command": 15.0}
+LONGEST_CYCLE_SECONDS: Mapping[str, float] = {"pyslurm": 3.0, "command": 15.0}
 
 # As a user: sbatch takes a process for each job, which is what a user does, but not 10,000 times at once.
 SUBMIT = """
@@ -99,11 +99,11 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one size with one adapter, per turn of the loop unless it says otherwise."""
+    """Of one size with one adapter, per cycle of the loop unless it says otherwise."""
 
     jobs: int
     adapter: str
-    turns: float
+    cycles: float
     controller_ms: float
     worker_ms: float
     slurmctld_ms: float
@@ -122,20 +122,20 @@ def counted(cluster: MiniCluster) -> dict[str, list[float]]:
     return found
 
 
-def turns(cluster: MiniCluster) -> float:
-    """Turns of the loop since the daemon's start, by its own count; -1 where it does not answer."""
+def cycles(cluster: MiniCluster) -> float:
+    """Cycles of the loop since the daemon's start, by its own count; -1 where it does not answer."""
     probe = "import urllib.request as u; print(u.urlopen('http://localhost:6822/metrics').read().decode())"
     done = cluster.exec("ctl", ["python3", "-c", probe], check=False, timeout_seconds=60)
     match = re.search(r"^gandiva_ticks_total (\S+)", done.stdout, re.MULTILINE)
     return float(match[1]) if match else -1.0
 
 
-def await_turns(cluster: MiniCluster, wanted: float) -> None:
-    """Wait until the daemon has made so many turns."""
-    deadline = time.monotonic() + TURN_SECONDS
-    while turns(cluster) < wanted:
+def await_cycles(cluster: MiniCluster, wanted: float) -> None:
+    """Wait until the daemon has made so many cycles."""
+    deadline = time.monotonic() + CYCLE_SECONDS
+    while cycles(cluster) < wanted:
         if time.monotonic() > deadline:
-            raise MiniClusterError(f"no {wanted:.0f} turns of the loop within {TURN_SECONDS:.0f} s")
+            raise MiniClusterError(f"no {wanted:.0f} cycles of the loop within {CYCLE_SECONDS:.0f} s")
         time.sleep(1)
 
 
@@ -161,18 +161,18 @@ def measure(cluster: MiniCluster, jobs: int, adapter: str, seconds: float) -> Co
     try:
         cluster.start_controller(settings)
     except MiniClusterError:
-        # Its first turn may take longer than others are given: 10,000 jobs by squeue, on a busy machine.
+        # Its first cycle may take longer than others are given: 10,000 jobs by squeue, on a busy machine.
         if not cluster.controller_running():
             raise
-    await_turns(cluster, 2)
+    await_cycles(cluster, 2)
     cluster.exec("ctl", ["sdiag", "-r"], timeout_seconds=120)
-    # Asking for the turns costs the controller as much as some turns: once before, and once after.
-    first_turns, first, began = turns(cluster), counted(cluster), time.monotonic()
-    time.sleep(max(seconds, TURNS * LONGEST_TURN_SECONDS[adapter]))
-    last, span, last_turns = counted(cluster), time.monotonic() - began, turns(cluster)
+    # Asking for the cycles costs the controller as much as some cycles: once before, and once after.
+    first_cycles, first, began = cycles(cluster), counted(cluster), time.monotonic()
+    time.sleep(max(seconds, CYCLES * LONGEST_CYCLE_SECONDS[adapter]))
+    last, span, last_cycles = counted(cluster), time.monotonic() - began, cycles(cluster)
     kinds = rpcs(cluster)
     cluster.stop_controller()
-    done = max(1.0, last_turns - first_turns)
+    done = max(1.0, last_cycles - first_cycles)
 
     def used(kind: str) -> float:
         return last[kind][0] - first[kind][0]
@@ -180,11 +180,11 @@ def measure(cluster: MiniCluster, jobs: int, adapter: str, seconds: float) -> Co
     return Cost(
         jobs=jobs,
         adapter=adapter,
-        turns=done,
+        cycles=done,
         controller_ms=1e3 * used("controller") / done,
         worker_ms=1e3 * used("worker") / done,
         slurmctld_ms=1e3 * max(0.0, used("slurmctld") - idle * span) / done,
-        # Everything but what nodes and our own look at the statistics cause. A turn asks for the jobs once.
+        # Everything but what nodes and our own look at the statistics cause. A cycle asks for the jobs once.
         rpcs={
             name: count / max(1, kinds.get("REQUEST_JOB_INFO", 0))
             for name, count in kinds.items()
@@ -249,7 +249,7 @@ def show(console: Console, costs: list[Cost], shortcuts: Mapping[int, Mapping[st
     table = Table(
         "jobs", "adapter", "controller ms", "helpers ms", "slurmctld ms", "RPCs", "one core", "MiB",
         "helpers MiB",
-        title="Per turn of the loop (processor time)",
+        title="Per cycle of the loop (processor time)",
     )  # fmt: skip
     for cost in costs:
         table.add_row(

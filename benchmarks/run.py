@@ -27,7 +27,7 @@ BENCHMARKS = {
     "scale": (["benchmarks.simulator", "scale"], "100,000 jobs on 10,000 GPUs (budget: 180 s)"),
     "turn": (
         ["benchmarks.overhead", "--sizes", "3000", "10000"],
-        "a turn with 3,000 and 10,000 jobs in a real slurmctld (budget: 5 % of a core when nothing happens)",
+        "a cycle with 3,000 and 10,000 jobs in a real slurmctld (budget: 5 % of a core when nothing happens)",
     ),
     "searches": (["benchmarks.searches"], "how soon a hyper-parameter search finds what it looks for"),
     "peers": (["benchmarks.peers"], "the simulator beside Tiresias' and Blox"),

@@ -33,7 +33,7 @@ class Session:
         """
 
     def register_store(self, store: Any, state: Any) -> int:
-        """Say where the job's state is kept, so that the scheduler can move the job to other servers.
+        """Say where the job's state is kept, so that the scheduler can move the job to other nodes.
 
         `store` and `state`: a `Store` and a `State` of `checkpointing.store`. Loads the newest valid
         generation, inside and outside Slurm, and returns the step to go on from: 0 where there is none. Call

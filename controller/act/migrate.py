@@ -128,6 +128,5 @@ async def _as_before(operation: Operation, failure: GandivaError) -> None:
         else:
             await put_back(context, job, job.placement.gpus, context.beside(job.id))
     except GandivaError as undo_failure:
-        # Requeued after all, or its phase is STUCK, YIELDED or UNKNOWN: the next turn sees which, and acts on
-        # it.
+        # Requeued after all, or its phase is STUCK, YIELDED or UNKNOWN: the next cycle sees which.
         log.warning("job %s: not as before yet: %s", job.id, undo_failure)

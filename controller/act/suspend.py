@@ -195,7 +195,7 @@ async def _failed(operation: Operation, failure: GandivaError) -> None:
         await put_back(context, job, job.placement.gpus, context.beside(job.id))
     except GandivaError as undo_failure:
         # Its phase will be STUCK or UNKNOWN, and the loop keeps trying.
-        log.error("job %s: not back at work yet, tried again every turn: %s", job.id, undo_failure)
+        log.error("job %s: not back at work yet, tried again every cycle: %s", job.id, undo_failure)
 
 
 def _way_out(context: Context, job: Job, tries: int) -> Unsuspendable:

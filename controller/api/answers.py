@@ -63,7 +63,7 @@ class Answers:
         access: Access = OPEN,
     ) -> None:
         """`metrics`: for Prometheus; None: those that `live` has. `stale_seconds`: the controller is
-        unhealthy when the loop has completed no turn for so long. `access`: which callers see jobs; others
+        unhealthy when the loop has completed no cycle for so long. `access`: which callers see jobs; others
         get counts only."""
         self._live = live
         self._metrics = metrics or Metrics(live, journal.path)
@@ -116,7 +116,7 @@ class Answers:
     def _problems(self, published: Published) -> list[str]:
         problems = list(published.health.problems)
         if published.age_seconds > self._stale_seconds:
-            problems.append(f"the loop has completed no turn for {published.age_seconds:.0f} s")
+            problems.append(f"the loop has completed no cycle for {published.age_seconds:.0f} s")
         return problems
 
     def _healthz(self, sees_jobs: bool) -> Answer:
@@ -127,7 +127,7 @@ class Answers:
             return _plain(503, "starting: the cluster has not been observed yet")
         if published.age_seconds > self._stale_seconds:
             why = ("; ".join(published.health.problems) if sees_jobs else "") or "see the log"
-            return _plain(503, f"the loop has completed no turn for {published.age_seconds:.0f} s: {why}")
+            return _plain(503, f"the loop has completed no cycle for {published.age_seconds:.0f} s: {why}")
         return _plain(200, "ok")
 
     def _gpus(self, published: Published) -> Answer:
@@ -225,7 +225,7 @@ def _rivals(job: messages.LiveJobMessage, published: Published) -> list[messages
 
 
 def _job(row: JobRow, published: Published | None) -> messages.JobMessage:
-    """What the journal has, and from the last turn what is newer there."""
+    """What the journal has, and from the last cycle what is newer there."""
     record = row.record
     live = published.jobs.get(record.id) if published and record.end_time is None else None
     if published is None or live is None:

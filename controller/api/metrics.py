@@ -158,7 +158,7 @@ class _Now(Collector):
 def _loop(published: Published) -> Iterator[Metric]:
     health = published.health
     yield _gauge("start_time_seconds", "When the controller started, since the epoch.", health.started)
-    ticks = Metric("gandiva_ticks", "Turns of the loop that were completed.", "counter")
+    ticks = Metric("gandiva_ticks", "Cycles of the loop that were completed.", "counter")
     ticks.add_sample("gandiva_ticks_total", {}, float(health.ticks))
     yield ticks
     yield _gauge("last_turn_age_seconds", "Time since the last complete cycle.", published.age_seconds)

@@ -14,7 +14,7 @@ _NOTHING = ("(null)", "(null type)", "N/A", "")
 RESTART = "then restart slurmctld and every slurmd"
 RECONFIGURE = "then scontrol reconfigure"
 MIN_BUCKET, MIN_PER_SECOND = 200, 20
-"""Requests that slurmctld must take of the controller's user, at once and in a second: a turn of the loop
+"""Requests that slurmctld must take of the controller's user, at once and in a second: a cycle of the loop
 makes up to 4, each switch about 10."""
 
 

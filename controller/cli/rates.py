@@ -28,7 +28,7 @@ pair would be taken for."""
 _IMPORT = """\
 Declare rates: they count where nothing was measured. FILE is one that `gandiva
 rates export` wrote, or a table of throughputs in Gavel's format. They are
-added to those declared before. The controller takes them over within a turn."""
+added to those declared before. The controller takes them over within a cycle."""
 
 _EXPORT = """\
 Write all rates that count as JSON, for another site or a simulation."""

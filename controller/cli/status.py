@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from controller.api.messages import StatusMessage
 
 _ABOUT = """\
-The state of the controller: its last turn, nodes, GPUs and jobs by state,
+The state of the controller: its last cycle, nodes, GPUs and jobs by state,
 problems, and the last events. Exit status 0: it works; 1: it does not answer,
 or it has problems."""
 

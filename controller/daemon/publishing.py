@@ -28,7 +28,7 @@ class Publisher:
     def __init__(self, live: LiveState, measures: Measures) -> None:
         self._live, self._meter = live, CycleMeter(measures)
         self._started = time.time()
-        self._turns = 0
+        self._cycles = 0
         self._completed = 0.0
         self._cycle: Cycle | None = None
         self._journal: Journal | None = None
@@ -45,7 +45,7 @@ class Publisher:
         self._cycle = None
 
     def completed(self, cycle: Cycle) -> None:
-        self._turns += 1
+        self._cycles += 1
         # The loop goes on changing these.
         reasons, samples = dict(cycle.reasons), dict(cycle.samples)
         before = None if self._cycle is None else self._cycle.snapshot
@@ -66,7 +66,7 @@ class Publisher:
         health = Health(
             policy=self.policy,
             started=self._started,
-            ticks=self._turns,
+            ticks=self._cycles,
             tick_seconds=cycle.observe_seconds + cycle.plan_seconds,
             problems=(*self._problems, *self._journal_messages()),
         )

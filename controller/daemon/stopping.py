@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 DRAIN_SHARE = 0.6
 """Part of the deadline in which operations under way may end."""
-_TURN_SECONDS = 0.2
+_CYCLE_SECONDS = 0.2
 _OFF_GPU = frozenset({Phase.SUSPENDED, Phase.YIELDED})
 _NAMED = 50
 
@@ -129,7 +129,7 @@ async def _resume(controller: Controller) -> tuple[list[JobId], list[JobId]]:
     await controller.cycle()
     before = _off_gpus(release.seen)
     while controller.executor.in_flight():
-        await controller.executor.drain(_TURN_SECONDS)
+        await controller.executor.drain(_CYCLE_SECONDS)
         await controller.cycle()
     left = _off_gpus(release.seen)
     return sorted(before - left), sorted(left)

@@ -34,7 +34,7 @@ class JobRecord:
     request: Mapping[str, Any] = field(default_factory=empty)
     """The parsed request, JSON-serialisable."""
     moves: int = 0
-    """Times it went on on other GPUs than before."""
+    """Times it continued on other GPUs than before."""
     suspends: int = 0
     step_seconds: float | None = None
     """Median mini-batch time measured while it ran alone."""

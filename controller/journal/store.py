@@ -73,7 +73,7 @@ class Store:
             self.flush()
 
     def flush(self) -> None:
-        """Commit where that works. Where it does not, the loop hears of it once per turn; what it has begun
+        """Commit where that works. Where it does not, the loop hears of it once per cycle; what it has begun
         it must be able to finish."""
         if self._writable:
             with contextlib.suppress(JournalError):
@@ -93,7 +93,7 @@ class Store:
                 return self.file.connection.execute(statement, parameters).fetchall()
 
     def commit(self) -> None:
-        """Write what is queued. After a JournalError the rows stay queued: call again at the next turn."""
+        """Write what is queued. After a JournalError the rows stay queued: call again in the next cycle."""
         with self.lock:
             self._writable = False
             try:

@@ -127,7 +127,7 @@ class Measured:
         return profile, self.rate_meter.see(job, usage, ranks, min((s.time for s in samples), default=now))
 
     def _due(self, answered: Set[str], now: float) -> list[str]:
-        """Nodes all of whose jobs are looked at: in each turn a part, those first of which that is longest
+        """Nodes all of whose jobs are looked at: in each cycle a part, those first of which that is longest
         ago."""
         self._swept_at |= dict.fromkeys(answered - self._swept_at.keys(), now)
         part = len(self._swept_at) // EVERY_SECONDS + 1

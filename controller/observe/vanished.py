@@ -43,7 +43,7 @@ class _Absence:
 
 
 class VanishedJobs:
-    """Watches for them, beside the loop: no turn waits for a node."""
+    """Watches for them, beside the loop: no cycle waits for a node."""
 
     def __init__(self, nodes: NodePort) -> None:
         self._nodes = nodes

@@ -204,7 +204,7 @@ class RequestsSettings(Section):
     max_weight: Weight = setting(
         4.0,
         "Largest weight that counts for jobs whose account and QOS have no limit of their own below. A "
-        "weight of W slows the other jobs of a server as much as W jobs of weight 1 do: with 4 no job of "
+        "weight of W slows the other jobs of a node as much as W jobs of weight 1 do: with 4 no job of "
         "weight 1 takes more than four times as long as if all weights were equal.",
     )
     max_weight_by_account: dict[LowerName, Weight] = setting(

@@ -39,13 +39,13 @@ class ClusterSpec:
         """GPU types, in order of appearance."""
         return tuple(dict.fromkeys(gpu.model for node in self.nodes for gpu in node.gpus))
 
-    def counted(self, *, by_server: bool) -> ClusterSpec:
+    def counted(self, *, by_node: bool) -> ClusterSpec:
         """The same GPUs without places and partitions: a gang fits wherever enough GPUs of one type are free.
 
-        One node for each type; of a single type one node for each GPU, which is quicker. `by_server`: for a
-        policy that takes turns on servers, so that gangs need room on one.
+        One node for each type; of a single type one node for each GPU, which is quicker. `by_node`: for a
+        policy that takes turns on nodes, so that gangs need room on one.
         """
-        if len(self.models) == 1 and not by_server:
+        if len(self.models) == 1 and not by_node:
             nodes = [(f"{self.models[0]}-{number}", self.models[0], 1) for number in range(1, self.gpus + 1)]
         else:
             nodes = [(model, model, self.of_types((model,))) for model in self.models]

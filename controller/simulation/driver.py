@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A trace under a policy: the controller on a simulated cluster, in virtual time.
 
-Event driven: the loop takes a turn when a job comes or ends, when an operation ends, and when the policy
+Event driven: the loop begins a cycle when a job comes or ends, when an operation ends, and when the policy
 asks.
 """
 
@@ -95,7 +95,7 @@ class Simulation:
         for wrong in unknown_types(self.settings.policy.in_use, self.cluster.models):
             raise SettingsError(f"{wrong} of the cluster")
         if self.settings.simulation.placement == "count":
-            self.cluster = self.cluster.counted(by_server=self.settings.policy.name == "gandiva")
+            self.cluster = self.cluster.counted(by_node=self.settings.policy.name == "gandiva")
         costs = self.settings.simulation
         self._workload = Workload(self.trace, self.jobs, self.cluster, self.throughputs, costs)
         self._ends: dict[JobId, float] = {}
@@ -215,7 +215,7 @@ class Simulation:
         # An event may fall into a look at Slurm; the next look sees it.
         late_seconds = costs.coalesce_seconds + 2 * costs.rpc_seconds
         rounds = InRounds(self._policy, costs.round_seconds, costs.reset_floor_seconds, late_seconds)
-        return rounds, lambda turn: publish(turn) if rounds.decided else None
+        return rounds, lambda cycle: publish(cycle) if rounds.decided else None
 
     async def _submit(self, cluster: SimulatedCluster, nodes: SimulatedNodes, controller: Controller) -> None:
         loop = asyncio.get_running_loop()

@@ -22,7 +22,7 @@ def explain(site: Site, job: object, user: str = "alice") -> str:
 
 
 def told(site: Site, job: object, *words: str) -> None:
-    """Wait until the explanation has all these words (the controller looks at jobs in turns of its loop)."""
+    """Wait until the explanation has all these words (the controller looks at jobs in cycles of its loop)."""
     said = ""
 
     def all_there() -> bool:

@@ -175,7 +175,7 @@ def test_status_tells_of_trouble(tmp_path: Path) -> None:
     )
     assert not answer["healthy"]
     assert answer["problems"][0] == "Slurm does not answer"
-    assert "has completed no turn" in answer["problems"][1]
+    assert "has completed no cycle" in answer["problems"][1]
     assert "there is no journal" in answer["problems"][2]
 
 
@@ -191,11 +191,11 @@ def test_before_the_first_turn(tmp_path: Path) -> None:
 def test_healthz_fails_when_the_loop_stands_still(answers: Answers) -> None:
     assert answers.get("/healthz", {}).status == 200
     trouble = Health("gandiva", 0, problems=("Slurm cannot be observed: no answer",))
-    # Trouble is published too, while no turn is completed.
+    # Trouble is published too, while no cycle is completed.
     answers._live.publish(scene.cycle(), trouble, completed=time.monotonic() - 61)
     answer = answers.get("/healthz", {})
     assert answer.status == 503
-    assert answer.body == (b"the loop has completed no turn for 61 s: Slurm cannot be observed: no answer\n")
+    assert answer.body == (b"the loop has completed no cycle for 61 s: Slurm cannot be observed: no answer\n")
 
 
 def test_one_answer_is_built_per_tick(answers: Answers) -> None:

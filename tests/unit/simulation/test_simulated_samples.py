@@ -121,13 +121,13 @@ def test_two_jobs_on_one_gpu_are_noticed() -> None:
 
 
 def test_counted_gpus_have_no_places() -> None:
-    both = parse_cluster("v100:6,k80:4,v100:2", 2).counted(by_server=False)
+    both = parse_cluster("v100:6,k80:4,v100:2", 2).counted(by_node=False)
     assert [(node.name, len(node.gpus)) for node in both.nodes] == [("v100", 8), ("k80", 4)]
     assert both.gpus == 12
-    single = parse_cluster("v100:6,v100:2", 2).counted(by_server=False)
+    single = parse_cluster("v100:6,v100:2", 2).counted(by_node=False)
     assert [len(node.gpus) for node in single.nodes] == [1] * 8
     assert len({node.name for node in single.nodes}) == 8
-    one = parse_cluster("v100:6,v100:2", 2).counted(by_server=True)
+    one = parse_cluster("v100:6,v100:2", 2).counted(by_node=True)
     assert [(node.name, len(node.gpus)) for node in one.nodes] == [("v100", 8)]
 
 
