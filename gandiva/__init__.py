@@ -24,7 +24,7 @@ from ._reporting import reporting_session
 from ._session import LiveSession, Session
 
 __all__ = ["Batch", "Communicators", "RestoreError", "Session", "attach"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _current: Optional[Session] = None
 _lock = threading.Lock()

@@ -24,7 +24,7 @@ hostile: sbatch's own checks of the flags are no protection, since nobody has to
 local M = {}
 
 -- Of this package; `gandiva check` compares it with the controller's.
-M.version = "0.1.0"
+M.version = "0.2.0"
 
 local folder = (debug.getinfo(1, "S").source:match("^@(.*/)")) or "./"
 

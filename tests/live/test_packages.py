@@ -343,7 +343,7 @@ NEWER = """
     mkdir -p /tmp/newer; cd /tmp/newer
     for package in /pk/*.deb; do
         dpkg-deb -R "$package" tree
-        sed -i 's/0\\.1\\.0~/0.1.0+next~/' tree/DEBIAN/control
+        sed -i 's/0\\.2\\.0~/0.2.0+next~/' tree/DEBIAN/control
         dpkg-deb -Znone --root-owner-group -b tree "${package##*/}"
         rm -rf tree
     done

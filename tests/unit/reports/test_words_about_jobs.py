@@ -363,7 +363,7 @@ def test_the_last_entries_are_shown_wrapped_and_clean() -> None:
 def test_status_says_what_is_wrong() -> None:
     status = StatusMessage(
         time=NOW,
-        version="0.1.0",
+        version="0.2.0",
         policy="gandiva",
         started=NOW - 90061,
         healthy=False,
