@@ -1,54 +1,54 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the controller can do to a job."""
 
-from typing import TypeAlias
-
 from controller.model import GpuSet, JobId, value
 
 
 @value
-class Place:
-    """Bind a queued job and let Slurm start it."""
+class Action:
+    """To one job, for this reason."""
 
     job_id: JobId
-    gpus: GpuSet
-    allocation: GpuSet
     reason: str
+
+    @property
+    def kind(self) -> str:
+        """As users read it: `place`."""
+        return type(self).__name__.lower()
 
 
 @value
-class Suspend:
+class Place(Action):
+    """Bind a queued job and let Slurm start it."""
+
+    gpus: GpuSet
+    allocation: GpuSet
+
+
+@value
+class Suspend(Action):
     """Take a job off its GPUs and, in suspend mode `slurm`, suspend it in Slurm. Also completes a suspend
     that was cut short after the job had left its GPUs."""
 
-    job_id: JobId
-    reason: str
-
 
 @value
-class Resume:
+class Resume(Action):
     """Let a job go on, on these GPUs. Also recovers a job whose parts disagree (`Phase.STUCK`)."""
 
-    job_id: JobId
     gpus: GpuSet
-    reason: str
 
 
 @value
-class Resize:
+class Resize(Action):
     """Have a running job go on with another number of GPUs of its allocation."""
 
-    job_id: JobId
     gpus: GpuSet
-    reason: str
 
 
 @value
-class Requeue:
+class Requeue(Action):
     """Stop a job and put it back into the queue; it starts again from its own checkpoint."""
 
-    job_id: JobId
-    reason: str
     reserve: GpuSet = frozenset()
     """The allocation elsewhere that is promised to it: kept from ordinary jobs until it starts there."""
     trespasses: bool = False
@@ -56,32 +56,23 @@ class Requeue:
 
 
 @value
-class Migrate:
+class Migrate(Action):
     """Have a job's sessions write its state into its checkpoint store, and put it back into the queue; it
     starts from there: on the GPUs promised to it, where it migrates, grows or shrinks."""
 
-    job_id: JobId
-    reason: str
     reserve: GpuSet = frozenset()
     """As of `Requeue`."""
 
 
 @value
-class Cancel:
+class Cancel(Action):
     """End a job for good: it cannot be suspended, and the site says so (`suspend.unsuspendable`)."""
-
-    job_id: JobId
-    reason: str
 
 
 @value
-class Withdraw:
+class Withdraw(Action):
     """Take back a release that no plan waits for, or restore the controller's hold."""
 
-    job_id: JobId
-    reason: str
 
-
-Action: TypeAlias = Place | Suspend | Resume | Resize | Requeue | Migrate | Cancel | Withdraw
 FREES = (Suspend, Resize, Requeue, Migrate, Cancel, Withdraw)
 """Actions that free GPUs; they come first."""

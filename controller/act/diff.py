@@ -85,13 +85,13 @@ def _action(
         case Phase.STUCK:
             # Its memory may be on its GPUs: no other job can have them, so the way out is to let it run.
             why = Why(Reason.REPAIRED, "recovers an incomplete suspend or resume")
-            return Resume(job.id, job.last, why)
+            return Resume(job.id, why, job.last)
         case Phase.QUEUED if wanted is not None and wanted.gpus:
-            return Place(job.id, wanted.gpus, wanted.allocation, reason)
+            return Place(job.id, reason, wanted.gpus, wanted.allocation)
         case Phase.SUSPENDED | Phase.YIELDED if target is not None and _elsewhere(target):
             return _start_again(job, target, reason)
         case Phase.SUSPENDED | Phase.YIELDED if wanted is not None and wanted.gpus:
-            return Resume(job.id, wanted.gpus, reason)
+            return Resume(job.id, reason, wanted.gpus)
         case Phase.YIELDED if suspend_in_slurm:
             return Suspend(job.id, reason or Why(Reason.REPAIRED, "completes an incomplete suspend"))
         case Phase.RUNNING if wanted is not None and wanted.gpus != job.placement.gpus:
@@ -99,7 +99,7 @@ def _action(
                 return _start_again(job, target, reason)
             if wanted.gpus and len(wanted.gpus) != job.gpus:
                 resizes = job.may_resize_here and wanted.gpus <= job.placement.allocation
-                return Resize(job.id, wanted.gpus, _behind("changes its size", reason)) if resizes else None
+                return Resize(job.id, _behind("changes its size", reason), wanted.gpus) if resizes else None
             if target is not None and _to_store(job, target):
                 return _to_the_queue(job, reason)
             return _leave(job, bool(wanted.gpus), reason, method)

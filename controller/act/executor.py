@@ -126,7 +126,7 @@ class Executor:
         except GandivaError as failure:
             outcome, error, in_vain = Outcome.FAILED, str(failure), isinstance(failure, ClaimFailed)
             if not in_vain:
-                kind = type(action).__name__.lower()
+                kind = action.kind
                 log.warning("job %s: %s failed: %s; see gandiva explain %s", job_id, kind, failure, job_id)
         except asyncio.CancelledError:
             if not operation.abandoned:

@@ -59,9 +59,7 @@ class Ledger:
 
     def release(self, job_id: JobId) -> None:
         """The job is known to have left all its GPUs."""
-        self._leaving.discard(job_id)
-        self._held.put(job_id)
-        self._notify()
+        self.keep(job_id, frozenset())
 
     async def claim(self, job_id: JobId, gpus: GpuSet, beside: frozenset[JobId] = frozenset()) -> None:
         """Hold these GPUs, all at once, as soon as others have left them; `beside` may stay.

@@ -36,7 +36,7 @@ class MeasuringRecorder(Recorder):
 
     def operation_begins(self, action: Action, gpus: GpuSet, now: float) -> int:
         number = super().operation_begins(action, gpus, now)
-        self._open[number] = _Open(action.job_id, type(action).__name__.lower(), now)
+        self._open[number] = _Open(action.job_id, action.kind, now)
         self._asked_at[action.job_id] = now
         return number
 
@@ -125,5 +125,5 @@ def _log_plan(cycle: Cycle) -> None:
         cycle.plan_seconds * 1000,
     )
     for action in cycle.actions:
-        kind = type(action).__name__.lower()
-        _plan_log.debug("job %s: %s: %s", action.job_id, kind, action.reason, extra={"job": action.job_id})
+        job_id = action.job_id
+        _plan_log.debug("job %s: %s: %s", job_id, action.kind, action.reason, extra={"job": job_id})

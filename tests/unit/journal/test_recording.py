@@ -33,7 +33,7 @@ def test_an_operation_is_a_decision() -> None:
     first = recorder.operation_begins(Suspend(ONE, "its slice is over"), A0, 10.0)
     recorder.operation_ends(first, Outcome.FAILED, "no answer", 12.0)
     second = recorder.operation_begins(Suspend(ONE, "its slice is over"), A0, 13.0)
-    third = recorder.operation_begins(Resume(ONE, A0, "a GPU is free"), A0, 14.0)
+    third = recorder.operation_begins(Resume(ONE, "a GPU is free", A0), A0, 14.0)
     assert first < second < third
     assert journal.decisions == [
         Decision(10.0, ONE, "suspend", "its slice is over", A0),

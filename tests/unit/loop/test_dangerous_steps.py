@@ -50,7 +50,7 @@ async def test_a_job_whose_resume_failed_in_the_driver_may_have_memory_on_its_gp
     cluster, nodes = AsyncMock(), agents()
     nodes.resume.side_effect = NodeError("n1", "driver", "restore failed: out of memory")
     executor = make_executor(cluster, nodes, MagicMock())
-    await carry_out(executor, Resume(ONE, A0, "its turn"), Phase.SUSPENDED, OFF)
+    await carry_out(executor, Resume(ONE, "its turn", A0), Phase.SUSPENDED, OFF)
     assert cluster.suspend.await_args_list == []
     assert executor.context.ledger.holders(A0) == {ONE}
 
@@ -62,7 +62,7 @@ async def test_gpus_that_were_opened_for_a_resume_that_failed_are_closed_again(k
         NodeUnreachable("n1", "gone") if kind == "unreachable" else NodeError("n1", kind, "")
     )
     executor = make_executor(cluster, nodes, MagicMock())
-    await carry_out(executor, Resume(ONE, A0, "its turn"), Phase.SUSPENDED, OFF)
+    await carry_out(executor, Resume(ONE, "its turn", A0), Phase.SUSPENDED, OFF)
     assert nodes.stop.await_count == 1 and not cluster.resume.await_args_list
 
 
@@ -89,7 +89,7 @@ async def test_a_start_that_slurm_refuses_is_taken_back() -> None:
     executor = make_executor(cluster, agents(), MagicMock())
     cluster.job.return_value = MagicMock(state=JobState.PENDING, user_hold=False, reason="AssocGrpGRES")
     cluster.release.side_effect = ClusterRefused("not now")
-    await carry_out(executor, Place(ONE, A0, A0, "free GPU"), Phase.QUEUED)
+    await carry_out(executor, Place(ONE, "free GPU", A0, A0), Phase.QUEUED)
     cluster.hold.assert_awaited_once_with(ONE)
     cluster.unbind.assert_awaited_once_with(ONE)
 
@@ -102,7 +102,7 @@ async def test_a_job_that_grows_in_place_waits_until_the_other_has_left_the_new_
     ledger = executor.context.ledger
     await ledger.claim(TWO, A1)
     ledger.leaving(TWO)
-    executor.apply([Resize(ONE, A0 | A1, "grows")], snapshot)
+    executor.apply([Resize(ONE, "grows", A0 | A1)], snapshot)
     for _ in range(100):
         await asyncio.sleep(0)
     assert nodes.mock_calls == [], "the job works on with what it has"
@@ -124,7 +124,7 @@ async def test_a_job_is_not_resumed_beside_memory_that_leaves_it_too_little() ->
         profiles={ONE: Profile(peak_memory_bytes=35 * GIB)},
     )
     executor.sync(snapshot)
-    executor.apply([Resume(ONE, A0, "its turn")], snapshot)
+    executor.apply([Resume(ONE, "its turn", A0)], snapshot)
     assert await executor.drain(60.0)
     assert cluster.mock_calls == [] and nodes.mock_calls == []
     assert executor.context.ledger.holders(A0) == set()

@@ -62,7 +62,7 @@ async def test_an_abandoned_operation_takes_no_further_step_even_when_its_cancel
     executor = make_executor(cluster, nodes, MagicMock())
     snapshot = one_job(Phase.QUEUED)
     executor.sync(snapshot)
-    executor.apply([Place(ONE, A0, A0, "free GPU")], snapshot)
+    executor.apply([Place(ONE, "free GPU", A0, A0)], snapshot)
     await asyncio.wait_for(asked.wait(), 5.0)
     executor.abandon(ONE)
     assert await executor.drain(5.0)

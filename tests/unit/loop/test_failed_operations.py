@@ -31,7 +31,7 @@ async def test_a_start_that_fails_is_taken_back_before_its_gpus_are_another_jobs
     executor = make_executor(cluster, AsyncMock(), MagicMock())
     cluster.release.side_effect = ClusterUnavailable("no answer")
     cluster.hold.side_effect = lambda _job_id: holders.append(executor.context.ledger.holders(A0))
-    await carry_out(executor, Place(ONE, A0, A0, "free GPU"), Phase.QUEUED)
+    await carry_out(executor, Place(ONE, "free GPU", A0, A0), Phase.QUEUED)
     assert holders == [{ONE}]
     assert cluster.unbind.await_args_list == [call(ONE)]
     assert executor.context.ledger.holders(A0) == set()
@@ -56,7 +56,7 @@ async def test_a_gang_that_is_back_on_one_of_its_nodes_is_not_suspended_in_slurm
     cluster, nodes = AsyncMock(), AsyncMock()
     nodes.resume.side_effect = resume
     executor, off = make_executor(cluster, nodes, MagicMock()), Placement(frozenset(), BOTH)
-    await carry_out(executor, Resume(ONE, BOTH, "its turn"), Phase.SUSPENDED, off)
+    await carry_out(executor, Resume(ONE, "its turn", BOTH), Phase.SUSPENDED, off)
     assert cluster.suspend.await_args_list == []
     assert executor.context.ledger.holders({GpuId("n2", 0)}) == {ONE}
 

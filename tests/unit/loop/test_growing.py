@@ -209,7 +209,7 @@ def test_a_job_that_grew_is_never_suspended_in_place() -> None:
     wide = replace(grew, may_resize=False, may_resize_here=True)
     smaller = Placement(gpu_set("n1:0"), grew.placement.allocation)
     assert made(wide, Target(NOWHERE)) == [Suspend(grew.id, "why")]
-    assert made(wide, Target(smaller)) == [Resize(grew.id, smaller.gpus, "changes its size: why")]
+    assert made(wide, Target(smaller)) == [Resize(grew.id, "changes its size: why", smaller.gpus)]
     without_session = replace(wide, may_resize_here=False)
     assert made(without_session, Target(smaller)) == []
     assert made(without_session, Target(NOWHERE)) == [Suspend(grew.id, "why")], "no checkpoint to start from"

@@ -182,7 +182,7 @@ def test_operations_that_put_something_right_say_what_they_do() -> None:
     stale = replace(running(make_job(1), GPU), phase=Phase.STARTING, may_stop=False)
     assert actions(stale) == [Withdraw(stale.id, "stale release; job re-held")]
     stuck = replace(running(make_job(2), GPU), phase=Phase.STUCK, may_stop=False)
-    assert actions(stuck) == [Resume(stuck.id, GPU, "recovers an incomplete suspend or resume")]
+    assert actions(stuck) == [Resume(stuck.id, "recovers an incomplete suspend or resume", GPU)]
 
 
 def test_operations_have_the_reason_of_what_they_do() -> None:
