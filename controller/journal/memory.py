@@ -5,10 +5,9 @@ import math
 
 from controller.journal.file import IN_MEMORY
 from controller.journal.lock import JournalLock
-from controller.journal.records import Decision, Event, Slice, gpu_set
+from controller.journal.records import Decision, Event, Slice, decision_of, slice_of
 from controller.journal.store import ROWS_AT_ONCE
 from controller.journal.writer import Journal
-from controller.model import JobId
 
 
 class MemoryJournal(Journal):
@@ -36,16 +35,13 @@ class MemoryJournal(Journal):
         rows = self.read(
             "SELECT job_id, gpus, start, end, reason FROM slices WHERE end IS NOT NULL ORDER BY id"
         )
-        return [Slice(JobId(job_id), gpu_set(gpus), *rest) for job_id, gpus, *rest in rows]
+        return [slice_of(row) for row in rows]
 
     @property
     def decisions(self) -> list[Decision]:
         """In the order in which they were recorded."""
         rows = self.read("SELECT time, job_id, action, reason, gpus, reason_code FROM decisions ORDER BY id")
-        return [
-            Decision(time, JobId(job_id), action, reason, gpu_set(gpus), code)
-            for time, job_id, action, reason, gpus, code in rows
-        ]
+        return [decision_of(row) for row in rows]
 
     @property
     def events(self) -> list[Event]:

@@ -17,7 +17,17 @@ from urllib.parse import quote
 
 from controller.errors import JournalError
 from controller.journal.damage import forgiving
-from controller.journal.records import RECORD_FIELDS, Decision, Event, JobRecord, JobRow, Slice, gpu_set
+from controller.journal.records import (
+    RECORD_FIELDS,
+    Decision,
+    Event,
+    JobRecord,
+    JobRow,
+    Slice,
+    decision_of,
+    gpu_set,
+    slice_of,
+)
 from controller.journal.schema import MIGRATIONS, version_of
 from controller.model import JobId
 
@@ -92,13 +102,9 @@ class JournalReader:
 
     def decisions(self, job_id: JobId, limit: int = 100) -> list[Decision]:
         """The last decisions about a job, oldest first."""
-        rows = self._last(
-            "SELECT time, action, reason, gpus, reason_code FROM decisions WHERE job_id = ? "
-            "ORDER BY id DESC LIMIT ?",
-            job_id,
-            limit,
-        )
-        return self._made(lambda row: Decision(row[0], job_id, row[1], row[2], gpu_set(row[3]), row[4]), rows)
+        columns = "time, job_id, action, reason, gpus, reason_code"
+        statement = f"SELECT {columns} FROM decisions WHERE job_id = ? ORDER BY id DESC LIMIT ?"
+        return self._made(decision_of, self._last(statement, job_id, limit))
 
     def events(self, job_id: JobId | None = None, limit: int = 100) -> list[Event]:
         """The last events (of one job), oldest first."""
@@ -112,24 +118,17 @@ class JournalReader:
 
     def slices(self, job_id: JobId, limit: int = 100) -> list[Slice]:
         """The last times on GPUs of a job, oldest first."""
-        rows = self._last(
-            "SELECT gpus, start, end, reason FROM slices WHERE job_id = ? ORDER BY start DESC, id DESC "
-            "LIMIT ?",
-            job_id,
-            limit,
-        )
-        return self._made(lambda row: Slice(job_id, gpu_set(row[0]), *row[1:]), rows)
+        return self._slices("job_id = ?", job_id, limit)
 
     def timeline(self, start: float, end: float, limit: int = MAX_SLICES) -> list[Slice]:
         """Slices that touch a span of time, oldest first; the newest where there are more than `limit`."""
-        rows = self._last(
-            "SELECT job_id, gpus, start, end, reason FROM slices "
-            "WHERE start <= ? AND (end IS NULL OR end >= ?) ORDER BY start DESC, id DESC LIMIT ?",
-            end,
-            start,
-            max(0, min(limit, MAX_SLICES)),
-        )
-        return self._made(lambda row: Slice(JobId(row[0]), gpu_set(row[1]), *row[2:]), rows)
+        limit = max(0, min(limit, MAX_SLICES))
+        return self._slices("start <= ? AND (end IS NULL OR end >= ?)", end, start, limit)
+
+    def _slices(self, which: str, *values: object) -> list[Slice]:
+        columns, order = "job_id, gpus, start, end, reason", "start DESC, id DESC"
+        rows = self._last(f"SELECT {columns} FROM slices WHERE {which} ORDER BY {order} LIMIT ?", *values)
+        return self._made(slice_of, rows)
 
     def state(self, key: str) -> Any:
         """What the controller keeps under this name, as JSON; None: nothing."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What goes into the journal and what comes out."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, fields
 from typing import Any
 
@@ -138,6 +138,18 @@ class OpenOperation:
     step: str
     """The last step that was recorded; empty: none."""
     step_time: float | None = None
+
+
+def slice_of(row: Sequence[Any]) -> Slice:
+    """A row with the columns in the order of the fields. Raises ValueError, AttributeError."""
+    job_id, gpus, *rest = row
+    return Slice(JobId(job_id), gpu_set(gpus), *rest)
+
+
+def decision_of(row: Sequence[Any]) -> Decision:
+    """As `slice_of`."""
+    time, job_id, action, reason, gpus, code = row
+    return Decision(time, JobId(job_id), action, reason, gpu_set(gpus), code)
 
 
 def stored_text(text: str) -> str:

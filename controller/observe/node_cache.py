@@ -34,17 +34,13 @@ class NodeCache:
     """Samples by node."""
 
     def __init__(self) -> None:
-        self._samples: dict[str, Sample] = {}
+        self.samples: dict[str, Sample] = {}
+        """The last of each node."""
         self._facts: dict[str, tuple[object, ...]] = {}
         self._most: dict[str, list[int]] = {}
         """The most memory that was in use on each GPU."""
         self._shown = Index[str, JobId]()
         """Jobs with a control block or memory on each node."""
-
-    @property
-    def samples(self) -> Mapping[str, Sample]:
-        """The last of each node."""
-        return self._samples
 
     def showing(self, job_id: JobId) -> Set[str]:
         """Nodes that show a control block or memory of this job."""
@@ -52,20 +48,20 @@ class NodeCache:
 
     def says(self, node: str, job_id: JobId) -> OnNode:
         """What a node said last of a job."""
-        sample = self._samples.get(node) or NodeError(node, "unreachable", "not asked yet")
+        sample = self.samples.get(node) or NodeError(node, "unreachable", "not asked yet")
         return sample.jobs.get(job_id) if isinstance(sample, NodeSample) else sample
 
     def lives(self, node: str, job_id: JobId) -> bool:
         """Whether the node said last that something of the job runs there."""
-        sample = self._samples.get(node)
+        sample = self.samples.get(node)
         return isinstance(sample, NodeSample) and sample.lives(job_id)
 
     def take(self, samples: Mapping[str, Sample]) -> Differences:
         """Take over samples. What grows as jobs run (steps, utilisation) is no difference."""
         found = Differences(set(), set(), set(), set())
         for name, sample in samples.items():
-            before = self._samples.get(name)
-            self._samples[name] = sample
+            before = self.samples.get(name)
+            self.samples[name] = sample
             if before is sample:
                 continue
             known, now = _blocks(before), _blocks(sample)
@@ -89,8 +85,8 @@ class NodeCache:
 
     def keep(self, names: Container[str]) -> None:
         """Forget nodes that Slurm does not have any more."""
-        for name in [name for name in self._samples if name not in names]:
-            del self._samples[name]
+        for name in [name for name in self.samples if name not in names]:
+            del self.samples[name]
             self._facts.pop(name, None)
             self._most.pop(name, None)
             self._shown.put(name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -27,6 +28,8 @@ MAX_CONFIGURATIONS = 64
 """The same of the configurations of one model."""
 SMOOTHING = 0.5
 """The part of a new stay in the exponential moving average of all stays (SPEC 3.5)."""
+_WHERE = attrgetter("gpu_type", "gpus", "nodes", "models_beside")
+_RATE = attrgetter("samples_per_second", "window_seconds", "measured_at", "provenance", "mini_batches")
 ESTIMATE_SECONDS = 300.0
 """Pairs are estimated anew so often at most."""
 MAX_ESTIMATED_MODELS = 32
@@ -134,18 +137,7 @@ class Rates:
     def dump(self) -> list[Any]:
         """What was measured of models, as JSON."""
         return [
-            [
-                model,
-                where.gpu_type,
-                where.gpus,
-                where.nodes,
-                list(where.models_beside),
-                rate.samples_per_second,
-                rate.window_seconds,
-                rate.measured_at,
-                rate.provenance.value,
-                rate.mini_batches,
-            ]
+            [model, *_WHERE(where), *_RATE(rate)]
             for model in self._measured
             if not of_one_job(model)
             for where, rate in self._rates(model).items()

@@ -2,7 +2,7 @@
 """Slurm as it was seen last, and which jobs and nodes differ from the view before."""
 
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Set
 
 from controller.model import JobId
 from controller.model.index import Index
@@ -19,24 +19,16 @@ class SlurmCache:
 
     def __init__(self, identities: Identities) -> None:
         self._identities = identities
-        self._jobs: dict[JobId, SlurmJob] = {}
-        self._nodes: dict[str, SlurmNode] = {}
+        self.jobs: dict[JobId, SlurmJob] = {}
+        """Gandiva jobs that Slurm knows."""
+        self.nodes: dict[str, SlurmNode] = {}
+        """GPU nodes."""
         self._on = Index[JobId, str]()
         self._withheld: dict[JobId, SlurmJob] = {}
         self._in: Counter[str] = Counter()
         """Jobs by partition."""
         self._seen: tuple[SlurmJob, ...] | None = None
         """All jobs, where the last view was complete: the same object in the next view if none changed."""
-
-    @property
-    def jobs(self) -> Mapping[JobId, SlurmJob]:
-        """Gandiva jobs that Slurm knows."""
-        return self._jobs
-
-    @property
-    def nodes(self) -> Mapping[str, SlurmNode]:
-        """GPU nodes."""
-        return self._nodes
 
     @property
     def partitions(self) -> set[str]:
@@ -51,13 +43,13 @@ class SlurmCache:
         """Take over a view; returns the jobs and nodes that came, went or differ."""
         as_before = view.jobs is self._seen and not self._withheld
         jobs = () if as_before else view.jobs
-        changed = {job.id: job for job in jobs if self._jobs.get(job.id) != job}
-        nodes = {node.name for node in view.nodes if self._nodes.get(node.name) != node}
+        changed = {job.id: job for job in jobs if self.jobs.get(job.id) != job}
+        nodes = {node.name for node in view.nodes if self.nodes.get(node.name) != node}
         gone: set[JobId] = {*view.gone}
         if view.complete:
-            gone = set() if as_before else self._jobs.keys() - {job.id for job in view.jobs}
-            for name in self._nodes.keys() - {node.name for node in view.nodes}:
-                del self._nodes[name]
+            gone = set() if as_before else self.jobs.keys() - {job.id for job in view.jobs}
+            for name in self.nodes.keys() - {node.name for node in view.nodes}:
+                del self.nodes[name]
                 nodes.add(name)
         else:
             changed = {**{i: job for i, job in self._withheld.items() if i not in gone}, **changed}
@@ -65,9 +57,9 @@ class SlurmCache:
         reused = self._identities.check(list(changed.values()))
         self._identities.forget(gone)
         self._withheld = {job_id: changed.pop(job_id) for job_id in reused}
-        gone = (gone | reused) & self._jobs.keys()
+        gone = (gone | reused) & self.jobs.keys()
         for node in view.nodes:
-            self._nodes[node.name] = node
+            self.nodes[node.name] = node
         for job_id in gone:
             self._put(job_id, None)
         for job_id, job in changed.items():
@@ -76,12 +68,12 @@ class SlurmCache:
         return changed.keys() | gone, nodes
 
     def _put(self, job_id: JobId, job: SlurmJob | None) -> None:
-        before = self._jobs.pop(job_id, None)
+        before = self.jobs.pop(job_id, None)
         if before is not None:
             self._in[before.partition] -= before.state is not JobState.ENDED
             if not self._in[before.partition]:
                 del self._in[before.partition]
         if job is not None:
             self._in[job.partition] += job.state is not JobState.ENDED
-            self._jobs[job_id] = job
+            self.jobs[job_id] = job
         self._on.put(job_id, frozenset() if job is None else frozenset(job.nodes))
