@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Which actions lead from what is observed to what is planned. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from controller.act.actions import (

@@ -5,8 +5,6 @@ Level-triggered, as everything in the loop: reservations of a controller that wa
 failed and of a promise that was dropped are one case.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

@@ -5,8 +5,6 @@ SIGTERM and SIGINT end it in order (`controller.daemon.stopping`), SIGHUP reads 
 records a decision. After kill -9 the next controller goes on from what Slurm and the nodes say.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

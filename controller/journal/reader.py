@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The reading side of the journal, for reports and the HTTP API. Never writes, never blocks the writer."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sqlite3

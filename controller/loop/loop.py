@@ -5,8 +5,6 @@ It is level-triggered: each cycle compares what is observed with what is planned
 interrupted switch and a change made by others are therefore all the same case.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

@@ -2,8 +2,6 @@
 """What is kept in the journal beyond jobs: what policies remember, promised GPUs, jobs that may share GPUs,
 and what was measured of models."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Mapping

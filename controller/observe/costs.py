@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What operations on jobs take, by model, as they were measured."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from statistics import median
 from types import MappingProxyType

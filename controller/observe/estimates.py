@@ -6,8 +6,6 @@ make a matrix, models by partners in each configuration. It is completed; models
 the same way are alike, and a pair that never ran is taken for the pair of models most like its own that did.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias

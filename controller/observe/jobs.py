@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Jobs from what Slurm, the agents and the controller know of them. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 

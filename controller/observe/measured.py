@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What samples show of jobs beyond where they are: memory, sizes, utilisation, speed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from itertools import islice

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The one place that compares what is seen with what was known, and says what changed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from types import MappingProxyType

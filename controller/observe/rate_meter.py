@@ -6,8 +6,6 @@ present configuration alone once 25 were done there: the first five are warm-up.
 only what was done while these computed too.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field

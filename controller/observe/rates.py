@@ -2,8 +2,6 @@
 """How fast the jobs of each model go, by configuration: what was measured, before what was declared, before
 what is estimated."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Requests as they count: what users asked for, with the defaults and limits of the site."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable
