@@ -155,7 +155,7 @@ class Operation:
     job: Job
     number: int
     flight: InFlight
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] = field(init=False)
     abandoned: bool = False
 
     def step(self, step: Step) -> None:

@@ -20,6 +20,7 @@ from controller.model import (
     Job,
     JobId,
     Phase,
+    Placement,
     Reason,
     Snapshot,
     StateAt,
@@ -54,7 +55,8 @@ def diff(
             continue
         reason = reasons.get(job_id, "")
         action = _way_out(job, trespass) if job.trespasses else None
-        action = action or _action(job, targets.get(job_id), reason, suspend_in_slurm, default_method)
+        target = targets.get(job_id) or Target(job.placement)  # it stays as it is
+        action = action or _action(job, target, reason, suspend_in_slurm, default_method)
         if action is not None:
             actions.append(action)
     return sorted(actions, key=lambda action: not isinstance(action, FREES))
@@ -72,9 +74,10 @@ def _way_out(job: Job, trespass: Unsuspendable) -> Action | None:
 
 
 def _action(
-    job: Job, target: Target | None, reason: str, suspend_in_slurm: bool, method: SuspendMethod
+    job: Job, target: Target, reason: str, suspend_in_slurm: bool, method: SuspendMethod
 ) -> Action | None:
-    wanted = None if target is None else target.placement
+    wanted, to_store = target.placement, target.keep is StateAt.STORE
+    elsewhere = bool(wanted.gpus) and to_store
     if job.phase is Phase.STARTING:
         return Withdraw(job.id, Why(Reason.REPAIRED, "stale release; job re-held"))
     if job.held_until is not None:
@@ -84,43 +87,33 @@ def _action(
             # Its memory may be on its GPUs: no other job can have them, so the way out is to let it run.
             why = Why(Reason.REPAIRED, "recovers an incomplete suspend or resume")
             return Resume(job.id, why, job.last)
-        case Phase.QUEUED if wanted is not None and wanted.gpus:
+        case Phase.QUEUED if wanted.gpus:
             return Place(job.id, reason, wanted.gpus, wanted.allocation)
-        case Phase.SUSPENDED | Phase.YIELDED if target is not None and _elsewhere(target):
-            return _start_again(job, target, reason)
-        case Phase.SUSPENDED | Phase.YIELDED if wanted is not None and wanted.gpus:
+        case Phase.SUSPENDED | Phase.YIELDED if elsewhere:
+            return _start_again(job, wanted, reason)
+        case Phase.SUSPENDED | Phase.YIELDED if wanted.gpus:
             return Resume(job.id, reason, wanted.gpus)
         case Phase.YIELDED if suspend_in_slurm:
             return Suspend(job.id, reason or Why(Reason.REPAIRED, "completes an incomplete suspend"))
-        case Phase.RUNNING if wanted is not None and wanted.gpus != job.placement.gpus:
-            if target is not None and _elsewhere(target):
-                return _start_again(job, target, reason)
+        case Phase.RUNNING if wanted.gpus != job.placement.gpus:
+            if elsewhere:
+                return _start_again(job, wanted, reason)
             if wanted.gpus and len(wanted.gpus) != job.gpus:
                 resizes = job.may_resize_here and wanted.gpus <= job.placement.allocation
                 return Resize(job.id, _behind("changes its size", reason), wanted.gpus) if resizes else None
-            if target is not None and _to_store(job, target):
+            if not wanted.gpus and to_store and job.may_migrate:
                 return _to_the_queue(job, reason)
             return _leave(job, bool(wanted.gpus), reason, method)
     return None
 
 
-def _elsewhere(target: Target) -> bool:
-    """Whether the job, on its GPUs or off them, is to go on with another allocation."""
-    return bool(target.placement.gpus) and target.keep is StateAt.STORE
-
-
-def _to_store(job: Job, target: Target) -> bool:
-    """Whether the job is to leave its GPUs for a checkpoint, to start anywhere later."""
-    return not target.placement.gpus and target.keep is StateAt.STORE and job.may_migrate
-
-
-def _start_again(job: Job, target: Target, reason: str) -> Action | None:
+def _start_again(job: Job, wanted: Placement, reason: str) -> Action | None:
     """Stop it; where it goes on is promised to it."""
-    if len(target.placement.gpus) != job.gpus:
+    if len(wanted.gpus) != job.gpus:
         return _to_the_queue(job, _behind("changes its size", reason)) if job.may_resize else None
     if not job.may_migrate:
         return None
-    return _to_the_queue(job, _behind("migrates", reason), target.placement.allocation)
+    return _to_the_queue(job, _behind("migrates", reason), wanted.allocation)
 
 
 def _behind(words: str, reason: str) -> Why:

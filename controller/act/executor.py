@@ -91,30 +91,26 @@ class Executor:
             operation.task = asyncio.create_task(self._run(operation, action), name=f"job-{job_id}")
 
     def _tries_again(self) -> bool:
-        """Whether a job is being started whose start failed before."""
-        running = self._operations.values()
-        return any(each.job.failed_start and each.flight.starts_on is not None for each in running)
+        flights = ((each.job, each.flight) for each in self._operations.values())
+        return any(job.failed_start and flight.starts_on is not None for job, flight in flights)
 
     async def drain(self, deadline_seconds: float) -> bool:
         """Wait for what is under way. False: something was still going on at the deadline."""
-        tasks = [each.task for each in self._operations.values() if each.task is not None]
-        if not tasks:
+        if not (tasks := [each.task for each in self._operations.values()]):
             return True
         _, pending = await asyncio.wait(tasks, timeout=deadline_seconds)
         return not pending
 
     def abandon(self, job_id: JobId) -> None:
         """The job is gone, and its id is another job's now: do nothing more under this id."""
-        operation = self._operations.get(job_id)
-        if operation is not None and operation.task is not None:
+        if operation := self._operations.get(job_id):
             operation.abandoned = True
             operation.task.cancel()
 
     def cancel(self) -> None:
         """Drop what is under way, as a crash would; the next controller picks it up."""
         for operation in self._operations.values():
-            if operation.task is not None:
-                operation.task.cancel()
+            operation.task.cancel()
 
     async def _run(self, operation: Operation, action: Action) -> None:
         outcome, error, context, in_vain = Outcome.DONE, "", self.context, False

@@ -6,9 +6,7 @@ A suspended job gets no GPU for that: Slurm lets its processes run, and its sess
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator
 
 from controller.act.actions import Migrate
 from controller.act.context import NODE_CALL_SECONDS, PLACE_RETRY_SECONDS, JobEnded, Operation, gather
@@ -31,10 +29,15 @@ async def migrate(operation: Operation, action: Migrate) -> None:
     context, job = operation.context, operation.job
     reserved = await reserve(operation, action.reserve)
     began = context.clock.now()
+    # While the job leaves its node, the nodes that it migrates to read the files of its programs. Nothing
+    # waits for these nodes, and what fails costs time only.
+    warming = asyncio.create_task(_warm_up(operation), name=f"warm-up-{job.id}")
     try:
-        async with _warmed_up(operation):
+        try:
             await _get_ready(operation)
             saved = await _save(operation)
+        finally:
+            warming.cancel()
     except GandivaError as failure:
         await _as_before(operation, failure)
         if not isinstance(failure, NodeUnreachable):
@@ -54,17 +57,6 @@ async def migrate(operation: Operation, action: Migrate) -> None:
         raise
     if not reserved:
         await reserve_later(operation, action.reserve)
-
-
-@contextlib.asynccontextmanager
-async def _warmed_up(operation: Operation) -> AsyncIterator[None]:
-    """While the job leaves its node, the nodes that it migrates to read the files of its programs. Nothing
-    waits for these nodes, and what fails costs time only."""
-    task = asyncio.create_task(_warm_up(operation), name=f"warm-up-{operation.job.id}")
-    try:
-        yield
-    finally:
-        task.cancel()
 
 
 async def _warm_up(operation: Operation) -> None:
@@ -95,7 +87,6 @@ async def _get_ready(operation: Operation) -> None:
 
 
 async def _save(operation: Operation) -> Saved:
-    """What all its nodes say. Raises NodeError."""
     context, job = operation.context, operation.job
     operation.step(Step.SAVE)
     seconds = context.settings.suspend.save_deadline_seconds

@@ -8,6 +8,7 @@ records a decision. After kill -9 the next controller goes on from what Slurm an
 import asyncio
 import logging
 import os
+import random
 import signal
 import sys
 import time
@@ -149,7 +150,8 @@ class Daemon:
                     if not self._settings.daemon.standby:
                         raise NotLeading(why)
                     self._wait(why)
-                    await leadership.pause(self._stop, leadership.poll_seconds())
+                    pause_seconds = leadership.NODE_POLL_SECONDS * random.uniform(1.0, 2.0)
+                    await leadership.pause(self._stop, pause_seconds)
                     if not lock.is_ours():
                         raise NotLeading(why)
                     fence.reopen()

@@ -10,7 +10,6 @@ changes nothing on nodes or in Slurm: the `Fence`.
 import asyncio
 import hashlib
 import logging
-import random
 import re
 import socket
 import time
@@ -116,11 +115,6 @@ async def rival(cluster: ClusterPort, nodes: RemoteNodes, settings: NodesSetting
         if leader is not None and leader.controller != me.controller:
             return f"standby: controller {leader.controller} leads on node {node}"
     return ""
-
-
-def poll_seconds() -> float:
-    """How long to wait before `rival` is asked again."""
-    return NODE_POLL_SECONDS * random.uniform(1.0, 2.0)
 
 
 class Fence:

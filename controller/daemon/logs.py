@@ -91,12 +91,7 @@ def configure(settings: LogSettings) -> None:
     else:
         handler = logging.handlers.WatchedFileHandler(settings.file, encoding="utf-8")
     handler.setFormatter(_JsonLines() if settings.format == "json" else _TextLines())
-    root = logging.getLogger()
-    for old in list(root.handlers):
-        root.removeHandler(old)
-        old.close()
-    root.addHandler(handler)
-    root.setLevel(settings.level.upper())
+    logging.basicConfig(handlers=[handler], level=settings.level.upper(), force=True)
     for flag, name in DEBUG_FLAGS.items():
         logging.getLogger(name).setLevel(logging.DEBUG if flag in settings.debug else logging.NOTSET)
     # Libraries that log every connection.

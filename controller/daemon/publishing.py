@@ -90,9 +90,7 @@ def tell_systemd(state: str, status: str = "") -> bool:
         return False
     if address.startswith("@"):
         address = "\0" + address[1:]
-    message = state
-    if status:
-        message += "\nSTATUS=" + status.replace("\n", " ")
+    message = f"{state}\nSTATUS={' '.join(status.splitlines())}" if status else state
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
             # The loop must not wait for systemd: a full socket buffer loses this message only.

@@ -110,16 +110,11 @@ async def _release(controller: Controller, cluster: ClusterPort) -> None:
             log.warning("job %s (user %s): stays held: %s", job.id, job.user, error)
             kept.append(job.id)
     log.info("released: %d jobs back on their GPUs, %d waiting jobs given to Slurm", len(resumed), len(given))
-    if kept:
-        log.warning(
-            "still held, until a controller starts or an operator releases them: jobs %s",
-            some(kept, _NAMED),
-        )
-    if left:
-        log.warning(
-            "still suspended, until a controller starts, because other jobs are on their GPUs: jobs %s",
-            some(left, _NAMED),
-        )
+    held = "held, until a controller starts or an operator releases them"
+    suspended = "suspended, until a controller starts, because other jobs are on their GPUs"
+    for words, jobs in {held: kept, suspended: left}.items():
+        if jobs:
+            log.warning("still %s: jobs %s", words, some(jobs, _NAMED))
 
 
 async def _resume(controller: Controller) -> tuple[list[JobId], list[JobId]]:

@@ -44,7 +44,9 @@ class JournalLock:
                 ) from error
             if _is_at(file, self.path):
                 self._file = file
-                self._sign(file)
+                with contextlib.suppress(OSError):  # on a full disk the lock counts, not the number in it
+                    os.ftruncate(file.fileno(), 0)
+                    os.pwrite(file.fileno(), f"{os.getpid()}\n".encode(), 0)
             else:
                 file.close()  # it was removed in between: a lock on it keeps no other process out
         return True
@@ -80,12 +82,6 @@ class JournalLock:
                 "to the user of the controller (journal.path in the settings)"
             ) from error
         return os.fdopen(descriptor, "r+")
-
-    @staticmethod
-    def _sign(file: IO[str]) -> None:
-        with contextlib.suppress(OSError):  # on a full disk the lock counts, not the number in it
-            os.ftruncate(file.fileno(), 0)
-            os.pwrite(file.fileno(), f"{os.getpid()}\n".encode(), 0)
 
 
 def _living(pid: str) -> str:

@@ -72,7 +72,7 @@ class JournalReader:
         """Jobs in the order of their ids, with their use of GPUs up to `now` (default: this moment)."""
         which = which or JobFilter()
         moment = clock.time() if now is None else now
-        clauses, values = _where(which)
+        clauses = _where(which)
         statement = f"""
             SELECT jobs.job_id, user, account, partition, name, jobs.gpus, weight, submit, jobs.start,
                 jobs.end, state, request, moves, suspends, step_seconds, exit_code, peak_memory_bytes,
@@ -94,7 +94,7 @@ class JournalReader:
         """
         limit = max(0, min(which.limit, MAX_JOBS))
         with self._connection() as connection:
-            rows = connection.execute(statement, (*values, limit)).fetchall()
+            rows = connection.execute(statement, (*clauses.values(), limit)).fetchall()
         # The newest count where there are too many; people read from the oldest on.
         return self._made(lambda row: _job_row(row, moment), reversed(rows))
 
@@ -205,28 +205,23 @@ def open_read_only(path: Path, *, busy_seconds: float) -> sqlite3.Connection:
     return connection
 
 
-def _where(which: JobFilter) -> tuple[list[str], list[object]]:
-    clauses: list[str] = []
-    values: list[object] = []
-    choices: tuple[tuple[str, Sequence[object]], ...] = (
-        ("jobs.job_id", which.job_ids),
-        ("user", which.users),
-        ("account", which.accounts),
-        ("partition", which.partitions),
-        ("state", which.states),
-    )
-    for column, allowed in choices:
-        if allowed:
-            # One JSON parameter, because SQLite bounds the number of parameters.
-            clauses.append(f"{column} IN (SELECT value FROM json_each(?))")
-            values.append(json.dumps(list(allowed)))
-    if which.start is not None:
-        clauses.append("(jobs.end IS NULL OR jobs.end >= ?)")
-        values.append(which.start)
-    if which.end is not None:
-        clauses.append("submit <= ?")
-        values.append(which.end)
-    return clauses, values
+def _where(which: JobFilter) -> dict[str, object]:
+    """Clauses, each with its parameter."""
+    choices: dict[str, Sequence[object]] = {
+        "jobs.job_id": which.job_ids,
+        "user": which.users,
+        "account": which.accounts,
+        "partition": which.partitions,
+        "state": which.states,
+    }
+    times = {"(jobs.end IS NULL OR jobs.end >= ?)": which.start, "submit <= ?": which.end}
+    # One JSON parameter, because SQLite bounds the number of parameters.
+    named = {
+        f"{column} IN (SELECT value FROM json_each(?))": json.dumps(list(allowed))
+        for column, allowed in choices.items()
+        if allowed
+    }
+    return {**named, **{clause: time for clause, time in times.items() if time is not None}}
 
 
 def _job_row(row: Sequence[Any], now: float) -> JobRow:

@@ -161,13 +161,8 @@ def missing_columns(connection: sqlite3.Connection) -> list[str]:
 
 
 def _columns(connection: sqlite3.Connection) -> set[str]:
-    tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    return {
-        f"{table}.{row[1]}"
-        for (table,) in tables
-        for row in connection.execute(f"PRAGMA table_info({_quoted(table)})")
-    }
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+    found = connection.execute(
+        "SELECT tables.name || '.' || columns.name FROM sqlite_master AS tables "
+        "JOIN pragma_table_info(tables.name) AS columns WHERE tables.type = 'table'"
+    )
+    return {name for (name,) in found}

@@ -3,8 +3,8 @@
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -65,36 +65,25 @@ def _verdict(connection: sqlite3.Connection, path: Path, size_bytes: int) -> Ver
     if schema == len(MIGRATIONS):
         problems += [f"schema: {name} is missing" for name in missing_columns(connection)]
         if not problems:
-            for rule in _RULES:
-                problems += islice(rule(connection), MAX_PROBLEMS)
+            rules: list[Iterator[str]] = [_totals(connection), _gpus(connection)]
+            rules += [_json(connection, table, *columns) for table, columns in _TEXTS.items()]
+            for words, query in _BREACHES.items():
+                problems += [words.format(*row) for row in islice(connection.execute(query), MAX_PROBLEMS)]
+            for rule in rules:
+                problems += islice(rule, MAX_PROBLEMS)
     return Verdict(path, size_bytes, schema, _counts(connection), tuple(problems))
 
 
 def _counts(connection: sqlite3.Connection) -> tuple[tuple[str, int], ...]:
     found = []
     for table in _TABLES:
-        try:
+        with suppress(sqlite3.Error):
             (count,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
             found.append((table, count))
-        except sqlite3.Error:
-            continue
     return tuple(found)
 
 
 # -- rules ----------------------------------------------------------------------------------------------
-
-_Rule = Callable[[sqlite3.Connection], Iterator[str]]
-"""What is wrong, one sentence each."""
-
-
-def _by_query(statement: str, words: str) -> _Rule:
-    """A rule of which every row that the query finds is a breach; `words` is a format for the row."""
-
-    def rule(connection: sqlite3.Connection) -> Iterator[str]:
-        for row in connection.execute(statement):
-            yield words.format(*row)
-
-    return rule
 
 
 def _totals(connection: sqlite3.Connection) -> Iterator[str]:
@@ -134,55 +123,43 @@ def _gpus(connection: sqlite3.Connection) -> Iterator[str]:
             yield f"job {job_id}: slice {number} counts {count} GPUs and names {names[:200]!r}"
 
 
-def _json(table: str, key: str, column: str) -> _Rule:
-    def rule(connection: sqlite3.Connection) -> Iterator[str]:
-        for name, text in connection.execute(f"SELECT {key}, {column} FROM {table}"):
-            try:
-                json.loads(text)
-            except (ValueError, TypeError, RecursionError):
-                yield f"{table} {name}: its {column} is no JSON"
-
-    return rule
+def _json(connection: sqlite3.Connection, table: str, key: str, column: str) -> Iterator[str]:
+    for name, text in connection.execute(f"SELECT {key}, {column} FROM {table}"):
+        try:
+            json.loads(text)
+        except (ValueError, TypeError, RecursionError):
+            yield f"{table} {name}: its {column} is no JSON"
 
 
-_RULES: tuple[_Rule, ...] = (
-    _by_query(
+_TEXTS = {"state": ("key", "value"), "notes": ("job_id", "note")}
+_TEXTS |= {"jobs": ("job_id", "request"), "operations": ("op_id", "detail")}
+"""Columns of JSON, by table, behind one that names the row."""
+_BREACHES = {
+    "job {0}: {1} slices are open at once": (
         "SELECT job_id, count(*) FROM slices NOT INDEXED WHERE end IS NULL "
-        "GROUP BY job_id HAVING count(*) > 1",
-        "job {0}: {1} slices are open at once",
+        "GROUP BY job_id HAVING count(*) > 1"
     ),
-    _by_query(
-        "SELECT job_id, id, start, end FROM slices NOT INDEXED WHERE end < start OR gpu_count < 1",
-        "job {0}: slice {1} ends before it begins ({2} to {3}), or is on no GPU",
+    "job {0}: slice {1} ends before it begins ({2} to {3}), or is on no GPU": (
+        "SELECT job_id, id, start, end FROM slices NOT INDEXED WHERE end < start OR gpu_count < 1"
     ),
-    _by_query(
-        "SELECT DISTINCT job_id FROM slices WHERE job_id NOT IN (SELECT job_id FROM usage)",
-        "job {0}: has slices and no totals",
+    "job {0}: has slices and no totals": (
+        "SELECT DISTINCT job_id FROM slices WHERE job_id NOT IN (SELECT job_id FROM usage)"
     ),
-    _by_query(
+    "job {0}: its totals are negative ({1} s, {2} GPU-seconds, {3} s waited, {4} slices)": (
         "SELECT job_id, run_seconds, gpu_seconds, waited_seconds, slices FROM usage "
-        "WHERE run_seconds < 0 OR gpu_seconds < 0 OR waited_seconds < 0 OR slices < 0",
-        "job {0}: its totals are negative ({1} s, {2} GPU-seconds, {3} s waited, {4} slices)",
+        "WHERE run_seconds < 0 OR gpu_seconds < 0 OR waited_seconds < 0 OR slices < 0"
     ),
-    _by_query(
-        "SELECT job_id, gpus, weight FROM jobs WHERE gpus < 1 OR weight <= 0",
-        "job {0}: {1} GPUs, weight {2} make no sense",
+    "job {0}: {1} GPUs, weight {2} make no sense": (
+        "SELECT job_id, gpus, weight FROM jobs WHERE gpus < 1 OR weight <= 0"
     ),
-    _by_query(
+    "job {0}: ended long ago, and a slice of it is open": (
         "SELECT jobs.job_id FROM jobs JOIN slices ON slices.job_id = jobs.job_id "
         "WHERE slices.end IS NULL AND jobs.end < "
-        f"(SELECT max(CAST(value AS REAL)) FROM state WHERE key = 'heartbeat') - {_LATE_SECONDS}",
-        "job {0}: ended long ago, and a slice of it is open",
+        f"(SELECT max(CAST(value AS REAL)) FROM state WHERE key = 'heartbeat') - {_LATE_SECONDS}"
     ),
-    _by_query(
+    "job {0}: {1} operations are under way at once": (
         "SELECT job_id, count(*) FROM operations NOT INDEXED WHERE end IS NULL GROUP BY job_id "
-        "HAVING count(*) > 1",
-        "job {0}: {1} operations are under way at once",
+        "HAVING count(*) > 1"
     ),
-    _totals,
-    _gpus,
-    _json("state", "key", "value"),
-    _json("notes", "job_id", "note"),
-    _json("jobs", "job_id", "request"),
-    _json("operations", "op_id", "detail"),
-)
+}
+"""What is said of each row that a query finds."""

@@ -13,7 +13,6 @@ import logging
 import time as clock
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from controller.errors import JournalError
@@ -79,9 +78,7 @@ class Journal(Store):
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -295,7 +292,6 @@ class Journal(Store):
 
 
 def _stored(value: object) -> object:
-    """A field of a job's record, as SQLite takes it."""
     if isinstance(value, Mapping):
         return _ENCODER.encode(dict(value))
     return stored_text(value) if isinstance(value, str) else value

@@ -84,7 +84,8 @@ class Accounting:
                 self._see(job, slurm_job, observer, now)
         if self._was_running or self._was_starting:
             # Jobs on nodes that do not answer yet are judged when they do.
-            unknown = {i for i in (*self._was_running, *self._was_starting) if _is_unknown(i, observer)}
+            ids = (*self._was_running, *self._was_starting)
+            unknown = {i for i in ids if i in observer.jobs and observer.jobs[i].phase is Phase.UNKNOWN}
             self._was_running = {j: was for j, was in self._was_running.items() if j in unknown}
             self._was_starting = {j: since for j, since in self._was_starting.items() if j in unknown}
         self._looked_at = now
@@ -130,11 +131,6 @@ class Accounting:
             return started
         resumed_at = self._memory.of(job_id).resumed_at
         return resumed_at if resumed_at is not None else self._was_starting.get(job_id, now)
-
-
-def _is_unknown(job_id: JobId, observer: Observer) -> bool:
-    job = observer.jobs.get(job_id)
-    return job is not None and job.phase is Phase.UNKNOWN
 
 
 def _end_of(job: SlurmJob | None, since: float, now: float) -> float:

@@ -277,7 +277,6 @@ class Controller:
         self._recorder.event("id-reused", message, self._clock.now(), job_id)
 
     def _refused(self, job_id: JobId, message: str) -> None:
-        """The job's request cannot be read."""
         self._recorder.event("invalid-request", message, self._clock.now(), job_id)
 
     def _decide(self, snapshot: Snapshot) -> Plan:

@@ -121,7 +121,7 @@ class JobRecords:
 
 def _request_json(request: Request) -> dict[str, Any]:
     size, search = request.size, request.search
-    return {
+    found = {
         "gpus": size.wanted,
         "nodes": request.nodes,
         "weight": request.weight,
@@ -134,9 +134,7 @@ def _request_json(request: Request) -> dict[str, Any]:
         "suspend": request.suspend.value if request.suspend else None,
         "gpu_types": list(request.gpu_types),
         "model": request.model,
-        **(
-            {"search": search.name, "priority": search.priority, "exclusive": search.exclusive}
-            if search
-            else {}
-        ),
     }
+    if search is not None:
+        found |= {"search": search.name, "priority": search.priority, "exclusive": search.exclusive}
+    return found

@@ -5,6 +5,7 @@ and what was measured of models."""
 import logging
 import math
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 from controller.journal import Journal
@@ -19,6 +20,7 @@ _PROMISES, _SHARING = "promised-gpus", "shared-gpus"
 _PROMISED_BY = "promised-by"
 """Which policy made the promises: those of another one do not count."""
 MODELS_KEY, COSTS_KEY = "models", "costs"
+_SIZES = attrgetter("peak_memory_bytes", "state_bytes", "largest_tensor_bytes")
 NOTHING: tuple[GpuSet, int] = (frozenset(), 0)
 """No GPUs are promised."""
 SAVE_SECONDS = 10.0
@@ -127,10 +129,7 @@ class StateStore:
                 self._journal.save_note(_SHARING, job_id, tuple(sorted(memory.beside)))
 
     def _dump(self) -> dict[str, Any]:
-        models = {
-            model: [profile.peak_memory_bytes, profile.state_bytes, profile.largest_tensor_bytes]
-            for model, profile in self._measured.models.items()
-        }
+        models = {model: _SIZES(profile) for model, profile in self._measured.models.items()}
         return {"models": models, "rates": self._measured.rates.dump()}
 
     def _load(self, saved: Any) -> None:
@@ -191,6 +190,4 @@ class PolicyMemory:
 
     def write_anew(self) -> None:
         """All of it, into a new journal."""
-        self._journal.save_state(self._key, self._common)
-        for job_id, note in self._notes.items():
-            self._journal.save_note(self._name, job_id, note)
+        self.save(self.memory)

@@ -215,7 +215,6 @@ def _used(allocation: GpuSet, on_nodes: Mapping[str, OnNode]) -> GpuSet:
 
 
 def _is_off(on_node: OnNode) -> bool:
-    """Whether the job is known to be off its GPUs of a node."""
     return isinstance(on_node, NodeJob) and on_node.phase is NodePhase.YIELDED and not on_node.trespasses
 
 

@@ -101,7 +101,6 @@ class Measured:
         return profiles, steps
 
     def _answers(self, names: Iterable[str]) -> list[NodeSample]:
-        """Of those that answer."""
         return [each for name in names if isinstance(each := self._samples.get(name), NodeSample)]
 
     def _look(self, job: Job, usage: Usage, now: float) -> tuple[bool, bool]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Nodes from what Slurm and their agents say of them. Pure."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from operator import attrgetter
 
 from controller.model import Gpu, GpuId, JobId, Node
@@ -31,7 +31,8 @@ def make_node(node: SlurmNode, sample: Sample | None, jobs: Mapping[JobId, Slurm
         reason = agent_reason or broken(gpu)
         if not reason and card.index in taken:
             reason = f"job {taken[card.index]} has memory there, and it is not its own now"
-        if not reason and not ordinary and _foreign(gpu, jobs):
+        held = held_on(gpu).items() if gpu is not None and not ordinary else ()
+        if not reason and any(size and (job_id is None or job_id not in jobs) for job_id, size in held):
             reason = "a process of no job has memory there"
         gpus.append(
             Gpu(
@@ -66,14 +67,7 @@ def broken(gpu: GpuSample | None) -> str:
     return "" if gpu.healthy else gpu.reason or "it cannot be read"
 
 
-def _foreign(gpu: GpuSample | None, jobs: Container[JobId]) -> bool:
-    """Whether a process of no job that Slurm knows has memory on this GPU."""
-    held = held_on(gpu) if gpu is not None else {}
-    return any(memory and (job_id is None or job_id not in jobs) for job_id, memory in held.items())
-
-
 def _left_by(gpu: GpuSample, sample: NodeSample) -> tuple[tuple[JobId, int], ...]:
-    """What jobs that are off the GPUs of this node have left on one."""
     yielded = {job_id for job_id, job in sample.jobs.items() if job.phase is NodePhase.YIELDED}
     held = held_on(gpu).items()
     return tuple(sorted((job_id, memory) for job_id, memory in held if memory and job_id in yielded))

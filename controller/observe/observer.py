@@ -70,7 +70,8 @@ class Observer:
         self._flights: Mapping[JobId, InFlight] = {}
         self._timers = Timers()
         self._named: Set[JobId] = frozenset()
-        self._sharing = _Sharing()
+        self._on = Index[JobId, GpuId]()
+        """Where jobs are that share their GPUs with others on them."""
         self.bad: dict[str, GpuSet] = {}
         """GPUs that are not healthy, of nodes that have any and say so."""
         self._everything = True
@@ -139,9 +140,7 @@ class Observer:
         """
         self._solutions.update(solved)
         self._look(self._memory.take_changed())
-        for job_id, others in self._sharing.follow(self._changed, self.jobs).items():
-            self._jobs[job_id] = _sharing(self.jobs[job_id], others)
-            self._changed.add(job_id)
+        self._note_sharing()
         looked_at = self._changed | self._node_changes.jobs
         nodes = self._node_changes.gpus | self._node_changes.grown
         profiles, steps = self.measured.follow(looked_at, nodes, self._answered, self._now)
@@ -165,10 +164,25 @@ class Observer:
             changed=changes,
         )
 
+    def _note_sharing(self) -> None:
+        """Which jobs are on the same GPUs at the same time, after some have changed."""
+        touched: set[JobId] = set()
+        for job_id in self._changed:
+            job = self.jobs.get(job_id)
+            shares = job is not None and job.phase in _SHARING and not job.leaving
+            on: GpuSet = job.placement.gpus if job is not None and shares else frozenset()
+            before = self._on.of(job_id)
+            if self._on.put(job_id, on):
+                touched |= self._on.having_any(before | on) | {job_id}
+        for job_id in touched & self.jobs.keys():
+            others = frozenset(self._on.having_any(self._on.of(job_id))) - {job_id}
+            if others != self.jobs[job_id].placement.shares_with:
+                self._jobs[job_id] = _sharing(self.jobs[job_id], others)
+                self._changed.add(job_id)
+
     # -- jobs -----------------------------------------------------------------------------------------
 
     def _look(self, job_ids: Iterable[JobId]) -> None:
-        """Look at these jobs anew."""
         for job_id in job_ids:
             self.looked_at.add(job_id)
             before, seen = self.jobs.get(job_id), self._seen(job_id)
@@ -220,7 +234,6 @@ class Observer:
         )
 
     def _prepared(self, job_id: JobId) -> GpuSet:
-        """The GPUs that control blocks of a job name."""
         blocks = {name: self.nodes.says(name, job_id) for name in self.nodes.showing(job_id)}
         own = ((name, block.gpus) for name, block in blocks.items() if isinstance(block, NodeJob))
         return frozenset(GpuId(name, ordinal) for name, ordinals in own for ordinal in ordinals)
@@ -265,30 +278,3 @@ def _sharing(job: Job, others: frozenset[JobId]) -> Job:
 
 _SHARING = frozenset({Phase.STARTING, Phase.RESUMING, Phase.RUNNING, Phase.COMPLETING})
 """A job in another phase that keeps others from its GPUs does not share them."""
-
-
-class _Sharing:
-    """Which jobs are on the same GPUs at the same time."""
-
-    def __init__(self) -> None:
-        self._on = Index[JobId, GpuId]()
-
-    def follow(self, changed: Iterable[JobId], jobs: Mapping[JobId, Job]) -> dict[JobId, frozenset[JobId]]:
-        """After these jobs changed: those that share GPUs with others than they say, and with whom."""
-        touched: set[JobId] = set()
-        for job_id in changed:
-            job = jobs.get(job_id)
-            shares = job is not None and job.phase in _SHARING and not job.leaving
-            on: GpuSet = job.placement.gpus if job is not None and shares else frozenset()
-            before = self._on.of(job_id)
-            if not self._on.put(job_id, on):
-                continue
-            touched |= self._on.having_any(before | on)
-            if job is not None:
-                touched.add(job_id)
-        found: dict[JobId, frozenset[JobId]] = {}
-        for job_id in touched & jobs.keys():
-            others = frozenset(self._on.having_any(self._on.of(job_id))) - {job_id}
-            if others != jobs[job_id].placement.shares_with:
-                found[job_id] = others
-        return found

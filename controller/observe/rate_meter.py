@@ -58,11 +58,6 @@ class Stay:
     speeds: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
-    def is_of(self, job: Job, usage: Usage) -> bool:
-        """Whether the job is where it was."""
-        place = job.placement
-        return self.since == usage.since and self.beside == place.shares_with and self.gpus == place.gpus
-
     def goes_on(self, ranks: Sequence[RankSample]) -> bool:
         """Whether these are the same processes."""
         begun = self.begun_with
@@ -144,13 +139,14 @@ class RateMeter:
         news = step_seconds > 0 and is_news(step_seconds, self.step_seconds.get(job.id))
         if news:
             self.step_seconds[job.id] = step_seconds
-        stay = self._stays.get(job.id)
-        stays = stay is not None and stay.is_of(job, usage)
-        if stay is not None and stays and now < stay.due:
+        stay, place = self._stays.get(job.id), (usage.since, job.placement.shares_with, job.placement.gpus)
+        if stay is not None and (stay.since, stay.beside, stay.gpus) != place:
+            stay = None
+        if stay is not None and now < stay.due:
             return news
         if not ranks or usage.since is None or len(ranks) < max(rank.world_size for rank in ranks):
             return news
-        if stay is None or not stays or not stay.goes_on(ranks):
+        if stay is None or not stay.goes_on(ranks):
             self.leave(job.id)
             stay = self._begin(job, usage.since, ranks, now)
         stay.note(ranks, now)
@@ -202,6 +198,6 @@ class RateMeter:
     def _had_company(self, stay: Stay) -> bool:
         """Whether all jobs beside it computed during its mini-batches: one that has just come may load its
         data first. Of one without sessions that cannot be seen."""
-        seconds = stay.step_seconds * (BLOCK if stay.speeds else WARM_UP + BLOCK)
+        seconds = stay.step_seconds * stay.wanted()
         others = (self._stays.get(other) for other in stay.beside)
         return all(other is None or other.steps * other.step_seconds >= seconds for other in others)
