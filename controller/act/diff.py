@@ -45,8 +45,8 @@ def diff(
     """The actions for the jobs that changed or have a target, those that free GPUs first.
 
     A job without a target stays as it is; one whose parts disagree is recovered all the same, and one that
-    trespasses goes its way out, `trespass`. Nothing is done
-    to jobs in transition, to held ones, or to those whose state is not known.
+    trespasses goes its way out, `trespass`. Nothing is done to jobs in transition, to held ones, or to those
+    whose state is not known.
     """
     actions: list[Action] = []
     for job_id in sorted({*looked_at, *targets}):

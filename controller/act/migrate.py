@@ -99,10 +99,8 @@ async def _save(operation: Operation) -> Saved:
     )
     found = {(answer.step, answer.generation) for answer in answers.values()}
     if len(found) != 1:
-        node = min(answers)
-        raise NodeError(
-            node, "not_cooperative", f"job {job.id}: nodes saved different things: {sorted(found)}"
-        )
+        words = f"job {job.id}: nodes saved different things: {sorted(found)}"
+        raise NodeError(min(answers), "not_cooperative", words)
     return next(iter(answers.values()))
 
 

@@ -24,9 +24,8 @@ async def requeue(operation: Operation, action: Requeue) -> None:
         memory = operation.context.memory.change(action.job_id)
         memory.trespassed += 1
         pause_seconds = doubled(FIRST_PAUSE_SECONDS, memory.trespassed)
-        operation.context.hold(
-            action.job_id, pause_seconds, "trespass", f"waits {pause_seconds:.0f} s: {action.reason}"
-        )
+        words = f"waits {pause_seconds:.0f} s: {action.reason}"
+        operation.context.hold(action.job_id, pause_seconds, "trespass", words)
     if not reserved:
         await reserve_later(operation, action.reserve)
 
@@ -64,9 +63,8 @@ async def reserve(operation: Operation, gpus: GpuSet) -> bool:
     except ClusterError as error:
         if isinstance(error, ClusterRefused) and all(context.ledger.allocated({gpu}) for gpu in gpus):
             return False
-        _stays(
-            context, job, "reserve-failed", error, f"does not migrate, as {names(gpus)} cannot be kept for it"
-        )
+        words = f"does not migrate, as {names(gpus)} cannot be kept for it"
+        _stays(context, job, "reserve-failed", error, words)
         raise
     return True
 

@@ -5,27 +5,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from controller.errors import NodeError
-from controller.model import UNPROFILED, Gpu, GpuId, Job, JobId, Snapshot, value
+from controller.model import UNPROFILED, Gpu, GpuId, Job, JobId, Snapshot
 
 _MIB = 1 << 20
 
 
-@value
-class Room:
-    """How much a job may leave on each GPU of a node, and why not more."""
+def room(job: Job, node: str, seen: Snapshot, allocated: Iterable[JobId], share: float) -> tuple[int, str]:
+    """How many bytes a job may leave on each GPU of a node, and why not more.
 
-    bytes: int
-    why: str
-
-
-def room(job: Job, node: str, seen: Snapshot, allocated: Iterable[JobId], share: float) -> Room:
-    """What all jobs leave on a GPU stays within this share of its memory, and within what the other jobs that
+    What all jobs leave on a GPU stays within this share of its memory, and within what the other jobs that
     are bound to it do not need: each of them must be able to come back.
 
     Args:
         allocated: jobs to which Slurm has allocated any GPUs of this job.
     """
-    found: list[Room] = []
+    found: list[tuple[int, str]] = []
     own = {gpu for gpu in job.placement.gpus if gpu.node == node}
     rivals = [seen.jobs[other] for other in sorted(allocated) if other != job.id and other in seen.jobs]
     for gpu in seen.nodes[node].gpus if node in seen.nodes else ():
@@ -35,7 +29,7 @@ def room(job: Job, node: str, seen: Snapshot, allocated: Iterable[JobId], share:
         text = f"suspended jobs may keep {share:.0%} of GPU {gpu.id} together (suspend.residual_fraction)" + (
             f", and {_keepers(gpu, job.id)} {left_bytes // _MIB} MiB of it" if left_bytes else ""
         )
-        found.append(Room(int(share * gpu.memory_bytes) - left_bytes, text))
+        found.append((int(share * gpu.memory_bytes) - left_bytes, text))
         for other in rivals:
             if gpu.id in other.placement.allocation:
                 peak_bytes = seen.profiles.get(other.id, UNPROFILED).peak_memory_bytes
@@ -43,11 +37,10 @@ def room(job: Job, node: str, seen: Snapshot, allocated: Iterable[JobId], share:
                 text = (
                     f"job {other.id} has had {peak_bytes // _MIB} MiB on a GPU, and may need it on {gpu.id}"
                 )
-                found.append(Room(gpu.memory_bytes - kept_bytes - peak_bytes, text))
-    least = min(
-        found, key=lambda each: each.bytes, default=Room(0, f"nothing is known of the GPUs of {node}")
-    )
-    return Room(max(0, least.bytes), least.why)
+                found.append((gpu.memory_bytes - kept_bytes - peak_bytes, text))
+    nothing = (0, f"nothing is known of the GPUs of {node}")
+    least_bytes, why = min(found, key=lambda each: each[0], default=nothing)
+    return max(0, least_bytes), why
 
 
 def require_room(

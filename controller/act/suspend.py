@@ -137,9 +137,9 @@ async def _offload(context: Context, node: str, job: Job) -> Offload:
     settings, limit_bytes, why = context.settings.suspend, context.settings.suspend.residual_limit_bytes, ""
     if limit_bytes:
         allocated = context.ledger.allocated(job.placement.gpus)
-        room = residuals.room(job, node, context.seen, allocated, settings.residual_fraction)
-        if room.bytes < limit_bytes:
-            limit_bytes, why = room.bytes, room.why
+        room_bytes, words = residuals.room(job, node, context.seen, allocated, settings.residual_fraction)
+        if room_bytes < limit_bytes:
+            limit_bytes, why = room_bytes, words
     try:
         return await context.nodes.offload(
             node,

@@ -93,7 +93,6 @@ class Daemon:
         self._metrics = Metrics(self._live, settings.journal.path)
         self._publisher = Publisher(self._live, self._metrics)
         self._decisions = DecisionFile(settings.journal.path.parent)
-        self._declared = DeclaredFile(declared_path(settings.journal.path))
         self._controller: Controller | None = None
         """While this one leads."""
         self._stop = asyncio.Event()

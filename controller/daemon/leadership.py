@@ -14,6 +14,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -80,10 +81,8 @@ async def wait_to_lead(
 
 async def pause(stop: asyncio.Event, seconds: float) -> None:
     """Sleep, or until `stop` is set."""
-    try:
+    with suppress(asyncio.TimeoutError):
         await asyncio.wait_for(stop.wait(), seconds)
-    except asyncio.TimeoutError:
-        return
 
 
 async def renew(nodes: RemoteNodes) -> None:

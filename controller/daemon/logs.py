@@ -21,6 +21,8 @@ FIELDS = ("job", "node", "file")
 _NAMES = {"job": "job", "node": "node", "journal": "file", "file": "file"}
 _PLACE = re.compile(r"(?:\b(job|node|journal|file) )?%[-0-9.]*[sdrgf]")
 
+_AS_TEXT = "[%(asctime)s.%(msecs)03d] %(level)s%(message)s", "%Y-%m-%dT%H:%M:%S"
+
 DEBUG_FLAGS: Mapping[str, str] = {
     "cluster": "controller.slurm",
     "nodes": "controller.nodes",
@@ -71,10 +73,7 @@ def _subjects(record: logging.LogRecord) -> dict[str, object]:
 
 
 class _TextLines(logging.Formatter):
-    """As slurmctld writes: `[2026-11-21T10:00:00.123] error: message`."""
-
-    def __init__(self) -> None:
-        super().__init__("[%(asctime)s.%(msecs)03d] %(level)s%(message)s", "%Y-%m-%dT%H:%M:%S")
+    """As slurmctld writes, with `_AS_TEXT`: `[2026-11-21T10:00:00.123] error: message`."""
 
     def format(self, record: logging.LogRecord) -> str:
         record.level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
@@ -90,7 +89,7 @@ def configure(settings: LogSettings) -> None:
         handler = logging.StreamHandler(sys.stderr)
     else:
         handler = logging.handlers.WatchedFileHandler(settings.file, encoding="utf-8")
-    handler.setFormatter(_JsonLines() if settings.format == "json" else _TextLines())
+    handler.setFormatter(_JsonLines() if settings.format == "json" else _TextLines(*_AS_TEXT))
     logging.basicConfig(handlers=[handler], level=settings.level.upper(), force=True)
     for flag, name in DEBUG_FLAGS.items():
         logging.getLogger(name).setLevel(logging.DEBUG if flag in settings.debug else logging.NOTSET)

@@ -154,7 +154,6 @@ class Store:
         self._begin_anew(set_aside(self.path, error))
 
     def _begin_anew(self, message: str) -> None:
-        self.file.close()
         self.generation += 1
         self._tell(message)
         self.file.begin_anew()

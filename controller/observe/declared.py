@@ -15,6 +15,7 @@ from controller.settings.base import first_wrong, key_twice, read_file
 
 MAX_FILE_BYTES = 1 << 26
 MAX_RATES = 200_000
+_NO_FILE = (0, 0, 0)
 
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+:-]{1,64}$")]
 _Type = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+: -]{0,64}$")]
@@ -72,10 +73,8 @@ def read_rates(path: Path) -> dict[str, dict[Configuration, Rate]]:
         where_to = Configuration(each.gpu_type, each.gpus, each.nodes, beside)
         known = table.setdefault(each.model, {})
         if where_to in known:
-            before = (
-                f"{path}: rates[{number}]: a rate of {each.model} in the same configuration stands before it"
-            )
-            raise RatesFileError(before)
+            words = f"a rate of {each.model} in the same configuration stands before it"
+            raise RatesFileError(f"{path}: rates[{number}]: {words}")
         known[where_to] = Rate(
             each.samples_per_second, each.window_seconds, each.measured_at, each.provenance, each.mini_batches
         )
@@ -85,11 +84,8 @@ def read_rates(path: Path) -> dict[str, dict[Configuration, Rate]]:
 def rates_json(rates: Iterable[tuple[str, Configuration, Rate]]) -> str:
     """The content of a file. Raises RatesFileError where a rate has a name that files do not have."""
     try:
-        file = RatesFile(
-            rates=tuple(
-                FileRate(model=model, **asdict(where), **asdict(rate)) for model, where, rate in rates
-            )
-        )
+        found = [FileRate(model=model, **asdict(where), **asdict(rate)) for model, where, rate in rates]
+        file = RatesFile(rates=tuple(found))
     except ValidationError as error:
         raise RatesFileError(f"a rate cannot be written: {first_wrong(error)}") from None
     return file.model_dump_json(indent=1) + "\n"
@@ -100,7 +96,7 @@ class DeclaredFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._seen: tuple[int, int, int] | None = None
+        self._seen = _NO_FILE
 
     def changed(self) -> Table | None:
         """What is declared now; None: the same as before. A file that is not there declares nothing. Raises
@@ -109,10 +105,10 @@ class DeclaredFile:
             status = self.path.stat()
             found = (status.st_ino, status.st_mtime_ns, status.st_size)
         except FileNotFoundError:
-            found = (0, 0, 0)
+            found = _NO_FILE
         except OSError as error:
             raise RatesFileError(f"cannot look at {self.path}: {error.strerror}") from error
-        if found == (self._seen or (0, 0, 0)):
+        if found == self._seen:
             return None
         self._seen = found
-        return read_rates(self.path) if found != (0, 0, 0) else {}
+        return read_rates(self.path) if found != _NO_FILE else {}

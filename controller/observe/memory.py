@@ -117,9 +117,6 @@ class JobMemories:
         self.limits: dict[Group, Limit] = {}
         """Of jobs at a limit of Slurm."""
 
-    def __contains__(self, job_id: JobId) -> bool:
-        return job_id in self._jobs
-
     def of(self, job_id: JobId) -> JobMemory:
         """What is known, to be read only."""
         return self._jobs.get(job_id, _NOTHING)

@@ -58,14 +58,11 @@ class Observer:
         self._jobs: dict[JobId, Job] = {}
         self._usage: dict[JobId, Usage] = {}
         self._solutions: dict[str, Solution] = {}
-        self._shown_usage = MappingProxyType(self._usage)
-        self._shown_solutions = MappingProxyType(self._solutions)
         self.jobs: Mapping[JobId, Job] = MappingProxyType(self._jobs)
         """As they are now: between `take` and `snapshot` without whom they share GPUs with."""
         self.made_nodes: Mapping[str, Node] = MappingProxyType(self._made_nodes)
         """As they are now."""
         self.measured = Measured(self._jobs, self._usage, self._made_nodes, self.nodes.samples)
-        self._shown_profiles = MappingProxyType(self.measured.profiles)
         self._gone: set[JobId] = set()
         self._flights: Mapping[JobId, InFlight] = {}
         self._timers = Timers()
@@ -153,14 +150,14 @@ class Observer:
             time=self._now,
             nodes=self.made_nodes,
             jobs=self.jobs,
-            usage=self._shown_usage,
-            profiles=self._shown_profiles,
+            usage=MappingProxyType(self._usage),
+            profiles=MappingProxyType(self.measured.profiles),
             rates=self.measured.rates.table,
             job_rates=self.measured.rate_meter.rates,
             costs=self.measured.costs.table,
             models=self.measured.models,
             shares=self.shares,
-            solutions=self._shown_solutions,
+            solutions=MappingProxyType(self._solutions),
             changed=changes,
         )
 

@@ -86,14 +86,6 @@ class Stay:
         """Mini-batches that make the next block."""
         return BLOCK if self.speeds else WARM_UP + BLOCK
 
-    def differs(self, rate: Rate) -> bool:
-        """Whether this is another rate than the one stated last, or the first of as many blocks as there may
-        be."""
-        known = self.stated
-        if known is None or is_news(rate.samples_per_second, known.samples_per_second):
-            return True
-        return known.mini_batches < rate.mini_batches == BLOCKS * BLOCK
-
     def idle_seconds(self) -> float:
         """How long the job has been on its GPUs without doing mini-batches, as far as its sessions told: it
         loads first."""
@@ -190,7 +182,9 @@ class RateMeter:
             median(stay.speeds), sum(stay.seconds), stay.looked_at, mini_batches=BLOCK * len(stay.speeds)
         )
         self._rates[stay.job_id] = rate
-        if not stay.differs(rate):
+        last, speed = stay.stated, rate.samples_per_second
+        first_full = last is not None and last.mini_batches < rate.mini_batches == BLOCKS * BLOCK
+        if last is not None and not first_full and not is_news(speed, last.samples_per_second):
             return None
         stay.stated = rate
         return rate
