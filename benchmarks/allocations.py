@@ -178,7 +178,8 @@ def _read(problem: Path, preset: str, options: Mapping[str, Any]) -> tuple[Given
 def _stated(preset: str, settings: Any, given: Given) -> Fractions:
     stated = AsProblem(preset, settings)
     asked = stated.begin(given)
-    return stated.read(decode(asked.problem, answer(encode(asked.problem), answers())))
+    table = stated.read(decode(asked.problem, answer(encode(asked.problem), answers())))
+    return {jobs: dict(zip(table.types, row, strict=True)) for jobs, row in table.rows.items()}
 
 
 def _answered(way: str, settings: Any, given: Given) -> Fractions:

@@ -4,14 +4,15 @@ wait for it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import mul
-from typing import Any
 
 from controller.model.solving import Problem, ProblemKind, Solution
 from controller.policies.allocations import given_data
-from controller.policies.allocations.allocation import AllocationError, Asked, Fractions, Given
+from controller.policies.allocations.allocation import AllocationError, Asked, Given, Jobs
 from controller.policies.allocations.check import check_answer, check_gpus, check_time
-from controller.policies.allocations.settings import ONE_GPU, SETTINGS
+from controller.policies.allocations.settings import SETTINGS
+from controller.policies.allocations.table import FractionTable, in_rows
 from controller.settings.base import Section
 
 DEADLINE_SECONDS = 30.0
@@ -29,47 +30,51 @@ class AsProblem:
 
     def begin(self, given: Given) -> Asked:
         """Its solution has the fractions of all jobs, then of all pairs, by type."""
-        keys: list[Any] = [*((job.id,) for job in given.jobs), *(pair.jobs for pair in given.pairs)]
+        keys = keys_of(given)
         data = {
             "allocation": self._name,
             "settings": self._settings,
             "given": given_data.dump(given),
             "variables": len(keys) * len(given.types),
         }
-        subject = [list(given.types), keys, *self._limits(given)]
-        return Asked(Problem(ProblemKind.ALLOCATION, data, self._deadline_seconds, subject))
+        return Asked(Problem(ProblemKind.ALLOCATION, data, self._deadline_seconds, (given.types, keys)))
 
-    def read(self, solution: Solution) -> Fractions:
+    def read(self, solution: Solution) -> FractionTable:
         """Of the problem that was stated last. Raises AllocationError."""
-        types, keys, sizes, pools, some = solution.subject
-        values = solution.values
-        check_answer((solution.status, values, solution.error), len(keys) * len(types))
-        if values and not 0 <= min(values) <= max(values) <= 1:
-            raise AllocationError(f"the solver answered fractions from {min(values):g} to {max(values):g}")
-        by_type = [values[number :: len(types)] for number in range(len(types))]
-        check_time(keys, map(sum, zip(*by_type, strict=True)))
-        for name, gpus, drawing in pools:
-            check_gpus(sum(sum(map(mul, by_type[number], sizes)) for number in drawing), name, gpus)
-        if some and not any(values):
-            raise AllocationError("the solver gave no job any time")
-        rows = (dict(zip(types, row, strict=True)) for row in zip(*by_type, strict=True))
-        return dict(zip(map(tuple, keys), rows, strict=True))
+        types, keys = solution.subject
+        check_answer((solution.status, solution.values, solution.error), len(keys) * len(types))
+        _check_range(solution.values)
+        return FractionTable(tuple(types), dict(zip(keys, in_rows(solution.values, types), strict=True)))
 
-    def _limits(self, given: Given) -> tuple[list[int], list[Any], bool]:
-        """The GPUs of each job and pair; by type with GPUs of its own: its name, its GPUs, and the numbers of
-        the types that draw on them; whether some job can run."""
-        sizes = {job.id: job.gpus for job in given.jobs}
-        of_keys = [*sizes.values(), *(sizes.get(pair.jobs[0], 1) for pair in given.pairs)]
-        bases = [given.draws_on.get(name, name) for name in given.types]
-        workers = {name: given.workers.get(base, 0) for name, base in zip(given.types, bases, strict=True)}
-        pools = [
-            [base, workers.get(base, 0), [number for number, other in enumerate(bases) if other == base]]
-            for base in sorted(set(bases))
-        ]
-        some = any(
-            rate > 0 and job.gpus <= workers.get(name, 0)
-            for job in given.jobs
-            if job.gpus == 1 or self._name not in ONE_GPU
-            for name, rate in job.throughput.items()
-        )
-        return of_keys, pools, some
+
+def keys_of(given: Given) -> list[Jobs]:
+    """Of the rows of an answer: all jobs, then all pairs."""
+    return [*((job.id,) for job in given.jobs), *(pair.jobs for pair in given.pairs)]
+
+
+def check_values(given: Given, values: Sequence[float], *, one_gpu: bool) -> None:
+    """Raises AllocationError where they are no fractions, or more time or GPUs than there are. `one_gpu`:
+    gangs get none."""
+    _check_range(values)
+    by_type = [values[number :: len(given.types)] for number in range(len(given.types))]
+    check_time(keys_of(given), map(sum, zip(*by_type, strict=True)))
+    gpus = {job.id: job.gpus for job in given.jobs}
+    sizes = [*gpus.values(), *(gpus.get(pair.jobs[0], 1) for pair in given.pairs)]
+    bases = [given.draws_on.get(name, name) for name in given.types]
+    for base in sorted(set(bases)):
+        drawing = [number for number, other in enumerate(bases) if other == base]
+        used = sum(sum(map(mul, by_type[number], sizes)) for number in drawing)
+        check_gpus(used, base, given.workers.get(base, 0))
+    some = any(
+        rate > 0 and job.gpus <= given.workers.get(given.draws_on.get(name, name), 0)
+        for job in given.jobs
+        if job.gpus == 1 or not one_gpu
+        for name, rate in job.throughput.items()
+    )
+    if some and not any(values):
+        raise AllocationError("the solver gave no job any time")
+
+
+def _check_range(values: Sequence[float]) -> None:
+    if values and not 0 <= min(values) <= max(values) <= 1:
+        raise AllocationError(f"the solver answered fractions from {min(values):g} to {max(values):g}")

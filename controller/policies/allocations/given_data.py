@@ -21,7 +21,7 @@ def dump(given: Given) -> list[Any]:
         list(given.types),
         dict(given.workers),
         dict(given.prices),
-        [list(_CONTENT(job)) for job in given.jobs],
+        list(map(_CONTENT, given.jobs)),
         [[list(pair.jobs), {t: list(v) for t, v in pair.throughput.items()}] for pair in given.pairs],
         [[entity.name, entity.weight, entity.policy] for entity in given.entities],
         dict(given.draws_on),

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from controller.model.solving import ProblemKind, SolutionStatus
 from controller.policies.allocations import given_data
-from controller.policies.allocations.allocation import Fractions, Given, Jobs
+from controller.policies.allocations.as_problem import check_values, keys_of
 from controller.policies.allocations.settings import ONE_GPU, SETTINGS
+from controller.policies.allocations.table import some
 from controller.solver import worker
 from controller.solver.worker_solver import command_of
 
@@ -40,14 +41,11 @@ def solve(data: Mapping[str, Any]) -> Found:
     if name in ONE_GPU:
         # In rounds other jobs get no fraction, and do not keep those of one GPU from theirs.
         taken = replace(given, jobs=tuple(job for job in given.jobs if job.gpus == 1), pairs=())
-    allocated = ALLOCATIONS[name](settings).allocate(taken, find)
-    return SolutionStatus.OPTIMAL, _values(given, allocated.fractions), ""
-
-
-def _values(given: Given, fractions: Fractions) -> list[float]:
-    """By jobs, then pairs, then types, in the order of what was given."""
-    keys: list[Jobs] = [*((job.id,) for job in given.jobs), *(pair.jobs for pair in given.pairs)]
-    return [float(fractions.get(key, {}).get(name, 0.0)) for key in keys for name in given.types]
+    fractions, none = ALLOCATIONS[name](settings).allocate(taken, find).fractions, dict[str, float]()
+    rows = (fractions.get(key, none) for key in keys_of(given))
+    values = [float(row.get(name, 0.0)) for row in rows for name in given.types]
+    check_values(given, values, one_gpu=name in ONE_GPU)
+    return SolutionStatus.OPTIMAL, list(map(some, values)), ""
 
 
 def main() -> None:

@@ -12,17 +12,23 @@ from controller.model import JobId
 from controller.model.solving import Solution, SolutionStatus
 from controller.policies.allocations import given_data
 from controller.policies.allocations.allocation import (
+    Allocated,
     AllocationError,
     AllocationJob,
     Asked,
     Entity,
     Given,
+    Jobs,
     Pair,
+    Solve,
 )
-from controller.policies.allocations.as_problem import AsProblem
+from controller.policies.allocations.as_problem import AsProblem, check_values
 from controller.policies.allocations.presets import ALLOCATIONS
 from controller.policies.allocations.settings import SETTINGS, AlloxSettings, GavelLasSettings
+from controller.policies.allocations.shares import Proportional
+from controller.policies.allocations.table import FractionTable
 from controller.policies.allocations.worker import answers
+from controller.settings.base import Section
 from controller.settings.policies import PolicySettings
 from controller.solver import ImmediateSolver
 from controller.solver.solve import find
@@ -53,6 +59,10 @@ GIVEN = Given(
 )
 
 
+def by_type(table: FractionTable) -> dict[Jobs, dict[str, float]]:
+    return {jobs: dict(zip(table.types, row, strict=True)) for jobs, row in table.rows.items()}
+
+
 def answer(stated: AsProblem, given: Given) -> Solution:
     solver, asked = ImmediateSolver(answers), stated.begin(given)
     assert isinstance(asked, Asked)
@@ -64,16 +74,16 @@ def answer(stated: AsProblem, given: Given) -> Solution:
 def test_the_answer_is_the_allocation(name: str) -> None:
     stated = AsProblem(name, PolicySettings(name=name).allocation)
     directly = ALLOCATIONS[name](SETTINGS[name]()).allocate(GIVEN, find)
-    found = stated.read(answer(stated, GIVEN))
+    found = by_type(stated.read(answer(stated, GIVEN)))
     for jobs, row in directly.fractions.items():
-        assert found[jobs] == pytest.approx(dict(row)), jobs
+        assert found[jobs] == pytest.approx(dict(row), abs=1e-6), jobs
     assert set(found) >= set(directly.fractions)
 
 
 def test_pairs_are_in_the_answer() -> None:
     stated = AsProblem("gavel-las", GavelLasSettings(space_sharing=True))
     found = stated.read(answer(stated, GIVEN))
-    assert (JobId(1), JobId(4)) in found
+    assert (JobId(1), JobId(4)) in found.rows
 
 
 def test_what_was_given_reads_back() -> None:
@@ -89,18 +99,16 @@ def test_an_allocation_that_cannot_be_says_why() -> None:
 def test_in_rounds_gangs_are_left_out_of_the_assignment() -> None:
     gang = replace(GIVEN.jobs[0], id=JobId(9), gpus=2)
     stated = AsProblem("allox", AlloxSettings())
-    found = dict(stated.read(answer(stated, replace(GIVEN, jobs=(*GIVEN.jobs, gang)))))
+    found = by_type(stated.read(answer(stated, replace(GIVEN, jobs=(*GIVEN.jobs, gang)))))
     assert found.pop((gang.id,)) == {"v100": 0.0, "k80": 0.0}
-    assert found == stated.read(answer(stated, GIVEN))
-    assert stated.read(answer(stated, replace(GIVEN, jobs=(gang,), pairs=(), previous={})))
+    assert found == by_type(stated.read(answer(stated, GIVEN)))
+    assert stated.read(answer(stated, replace(GIVEN, jobs=(gang,), pairs=(), previous={}))).rows
 
 
 @pytest.mark.parametrize("value", [-0.01, 1.5])
 def test_fractions_beyond_0_to_1_are_refused(value: float) -> None:
-    stated = AsProblem("gavel-las", SETTINGS["gavel-las"]())
-    solution = answer(stated, GIVEN)
     with pytest.raises(AllocationError, match="fractions from"):
-        stated.read(replace(solution, values=(value, *solution.values[1:])))
+        check_values(GIVEN, [value, *[0.0] * 9], one_gpu=False)
 
 
 GANGS = replace(
@@ -124,10 +132,23 @@ LIES: dict[str, tuple[Given, list[float], str]] = {
 @pytest.mark.parametrize("what", LIES)
 def test_an_answer_that_cannot_be_is_refused(what: str) -> None:
     given, values, message = LIES[what]
-    stated = AsProblem("gavel-las", GavelLasSettings(space_sharing=True))
-    lie = replace(answer(stated, given), values=tuple(values))
     with pytest.raises(AllocationError, match=f"the solver gave {message}"):
-        stated.read(lie)
+        check_values(given, values, one_gpu=False)
+
+
+def test_an_answer_that_cannot_be_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Liar(Proportional):
+        def __init__(self, _settings: Section) -> None:
+            """A policy that gives every job all of a type."""
+
+        def allocate(self, given: Given, solve: Solve) -> Allocated:
+            allocated = super().allocate(given, solve)
+            return replace(allocated, fractions={jobs: {"v100": 1.0} for jobs in allocated.fractions})
+
+    monkeypatch.setitem(ALLOCATIONS, "proportional", Liar)
+    found = answer(AsProblem("proportional", SETTINGS["proportional"]()), GIVEN)
+    assert (found.status, found.values) == (SolutionStatus.FAILED, ())
+    assert found.error == "AllocationError: the solver gave " + MORE.format("v100", 4, 1)
 
 
 @pytest.mark.parametrize("throughput", [{}, {"v100": 1.0}])

@@ -10,7 +10,7 @@ import pytest
 
 from controller.model import Job, Share
 from controller.policies.allocations.settings import SETTINGS
-from controller.policies.mechanisms.rounds.member import Member
+from controller.policies.mechanisms.rounds.in_force import InForce
 from controller.policies.presets import WEIGHED
 from tests.unit.policies.ideal import cluster, make_job
 from tests.unit.policies.presets import preset
@@ -27,9 +27,7 @@ NESTED = tree(
 
 def given(job: Job, world: World) -> float:
     """The fraction that the job was allocated."""
-    member = Member(world.jobs[job.id])
-    member.recall(world.notes[job.id])
-    return sum(account.fraction for account in member.accounts.values())
+    return sum(InForce(world.common["fractions"]).of(job.id).values())
 
 
 def allocated(jobs: list[Job], shares: Any, **settings: Any) -> list[float]:

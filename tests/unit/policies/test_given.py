@@ -16,6 +16,7 @@ from controller.policies.allocations.allocation import AllocationJob, Given
 from controller.policies.allocations.presets import ALLOCATIONS
 from controller.policies.allocations.settings import SETTINGS
 from controller.policies.mechanisms.rounds.given import equal_share
+from controller.policies.mechanisms.rounds.in_force import InForce
 from controller.policies.mechanisms.rounds.member import Member
 from controller.solver.solve import find
 from tests.unit.policies.ideal import Ideal, make_job, make_node
@@ -65,10 +66,9 @@ def after(policy: str, jobs: list[Job], until: float = 100.0, **settings: Any) -
 
 
 def fractions(ideal: Ideal, number: int) -> dict[str, float]:
-    """As the note of the job has them, which names no type of which it has none."""
-    member = Member(ideal.jobs[JobId(number)])
-    member.recall(ideal.notes[JobId(number)])
-    known = {gpu_type: account.fraction for (gpu_type, _), account in member.accounts.items()}
+    """As they are remembered, which names no type of which it has none."""
+    parts = InForce(ideal.common["fractions"]).of(JobId(number))
+    known = {gpu_type: fraction for (gpu_type, _), fraction in parts.items()}
     return dict.fromkeys(PRICES, 0.0) | known
 
 

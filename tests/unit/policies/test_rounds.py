@@ -29,7 +29,8 @@ from controller.model import (
     gpu_type,
     reason_of,
 )
-from controller.policies.allocations.allocation import Allocated, AllocationError, Asked, Fractions, Given
+from controller.policies.allocations.allocation import Allocated, AllocationError, Asked, Given
+from controller.policies.allocations.table import FractionTable
 from controller.policies.mechanisms.rounds.selection import priority
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.placement.draft import Draft
@@ -53,7 +54,7 @@ class Fixed:
             fractions={(job_id,): row for job_id, row in known.items()}, objective=0.0, status="optimal"
         )
 
-    def read(self, *_: object) -> Fractions:
+    def read(self, *_: object) -> FractionTable:
         raise AssertionError("nothing was asked")
 
 

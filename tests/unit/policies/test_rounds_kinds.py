@@ -79,7 +79,7 @@ def test_a_gang_that_finds_no_room_on_few_nodes_has_others_beyond_its_part() -> 
     made = ideal(fixed({1: {MANY: 1.0}, 2: {FEW: 1.0}}), [gang(1, "lm"), gang(2, "lm")])
     made.run(until=1.0)
     notes = [made.notes[JobId(number)] or () for number in (1, 2)]
-    assert [(note[0], note[6]) for note in notes] == [(MANY, False), (MANY, True)]
+    assert [(note[0], note[4]) for note in notes] == [(MANY, False), (MANY, True)]
     assert (nodes_of(made, 1), nodes_of(made, 2)) == (2, 2)
 
 
@@ -124,4 +124,4 @@ def test_a_bound_gang_counts_as_it_is_bound() -> None:
     assert nodes_of(made, 1) == 2
     made.run(until=2000.0)
     note = made.notes[JobId(1)]
-    assert note is not None and note[0] == MANY and note[6] is False
+    assert note is not None and note[0] == MANY and note[4] is False

@@ -11,6 +11,7 @@ import pytest
 from controller.model import Changes, Job, JobId, Memory, Node, Problem, ProblemKind, Snapshot, Solution
 from controller.model.solving import SolutionStatus
 from controller.policies.allocations.allocation import Allocated, Asked, Fractions, Given
+from controller.policies.allocations.table import FractionTable, tabulated
 from controller.policies.mechanisms.rounds import layout
 from controller.policies.mechanisms.rounds.selection import Choice, Selection
 from controller.policies.mechanisms.rounds.settings import RoundSettings
@@ -28,8 +29,8 @@ class Asking:
         self.jobs = [job.id for job in given.jobs]
         return Asked(Problem(ProblemKind.LINEAR, {"jobs": len(given.jobs)}))
 
-    def read(self, solution: Solution) -> Fractions:
-        return {(job_id,): {TYPE: 1.0 / len(self.jobs)} for job_id in self.jobs}
+    def read(self, solution: Solution) -> FractionTable:
+        return tabulated({(job_id,): {TYPE: 1.0 / len(self.jobs)} for job_id in self.jobs}, (TYPE,))
 
 
 class InTurn:
@@ -39,7 +40,7 @@ class InTurn:
         fractions: Fractions = {(job.id,): {TYPE: 1.0 / job.id} for job in given.jobs}
         return Allocated(fractions=fractions, objective=0.0, status="optimal")
 
-    def read(self, solution: Solution) -> Fractions:
+    def read(self, solution: Solution) -> FractionTable:
         raise AssertionError("nothing was asked")
 
 

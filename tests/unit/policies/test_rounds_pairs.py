@@ -23,7 +23,7 @@ from controller.model import (
     reason_of,
 )
 from controller.policies.mechanisms.rounds import pairs
-from controller.policies.mechanisms.rounds.member import Account, Member, by_job
+from controller.policies.mechanisms.rounds.member import Account, Member
 from controller.policies.mechanisms.rounds.pairs import PARTNERS, find_pairs
 from controller.policies.mechanisms.rounds.speeds import Speeds
 from tests.unit.policies.ideal import GIB, Ideal, gpu_set, make_job, make_node, running, suspended
@@ -155,7 +155,7 @@ def test_who_is_left_alone_within_a_round_goes_on_beyond_its_part() -> None:
     made.run(until=200.0)
     assert made.running() == {2}
     note = made.notes[JobId(2)]
-    assert note is not None and note[6] is True
+    assert note is not None and note[4] is True
 
 
 def test_a_guest_whose_memory_grew_leaves_and_does_not_come_back_in_this_round() -> None:
@@ -179,14 +179,14 @@ def test_a_pair_that_cannot_be_stopped_now_goes_on_as_a_pair() -> None:
     made.run(until=made.now + 720.0)
     assert made.running() == {1, 2}
     notes = [made.notes[JobId(number)] or () for number in (1, 2)]
-    assert [note[5] for note in notes] == [2, 1]
+    assert [note[3] for note in notes] == [2, 1]
 
 
 def test_what_a_job_has_beside_another_does_not_count_as_its_part_alone() -> None:
     member = Member(make_job(1), types=(TYPE,))
-    member.take(by_job({(JobId(1),): {TYPE: 0.5}, (JobId(1), JobId(2)): {TYPE: 0.5}})[JobId(1)], 0.0)
-    member.usage = member.usage.started(0.0, 1, TYPE)
     alone, pair = (TYPE, JobId(0)), (TYPE, JobId(2))
+    member.open([alone, pair], 0.0)
+    member.usage = member.usage.started(0.0, 1, TYPE)
     member.assign(TYPE, JobId(2), False, 0.0)
     assert (member.received(alone, 100.0), member.received(pair, 100.0)) == (0.0, 100.0)
     member.settle(100.0)
@@ -198,15 +198,15 @@ def test_what_a_job_has_beside_another_does_not_count_as_its_part_alone() -> Non
     other = Member(make_job(1))
     other.recall(member.remembered())
     assert other.remembered() == member.remembered()
-    member.reset(200.0, 200.0)
+    member.reset({alone: 100.0, pair: 100.0}, 200.0)
     assert [member.accounts[slot].deficit for slot in (alone, pair)] == [70.0, 0.0]
     assert member.received(alone, 200.0) == member.received(pair, 200.0) == 0.0
 
 
 def test_a_pair_without_a_part_is_forgotten_at_the_next_reset() -> None:
     member = Member(make_job(1), types=(TYPE,))
-    member.accounts = {(TYPE, JobId(0)): Account(1.0), (TYPE, JobId(2)): Account(0.0, 5.0)}
-    member.reset(10.0, 10.0)
+    member.accounts = {(TYPE, JobId(0)): Account(), (TYPE, JobId(2)): Account(5.0)}
+    member.reset({(TYPE, JobId(0)): 10.0}, 10.0)
     assert list(member.accounts) == [(TYPE, JobId(0))]
 
 

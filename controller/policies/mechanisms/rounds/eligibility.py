@@ -70,8 +70,8 @@ class Eligibility:
 
     def misses_types(self, member: Member) -> bool:
         """Whether it stays on a type and could run on others."""
-        others = set(self._pools.accepting(member.job)) - {type_of_kind(member.hosted)}
-        return self.stays(member.job) and bool(others)
+        own = type_of_kind(member.hosted)
+        return self.stays(member.job) and any(name != own for name in self._pools.accepting(member.job))
 
     def wants(self, member: Member) -> bool:
         """Whether an allocation counts the job."""

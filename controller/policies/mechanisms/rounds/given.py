@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
+from typing import Any
 
 from controller.model import Job, Snapshot
 from controller.model.value import empty, value
 from controller.policies.allocations.allocation import AllocationJob, Entity, Given, Inside, Jobs, Pair
+from controller.policies.allocations.table import NO_FRACTIONS, FractionTable
 from controller.policies.mechanisms.rounds.kinds import is_scattered, type_of_kind
-from controller.policies.mechanisms.rounds.member import ALONE, Member
+from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.share_tree import fractions, member_of
 
 
@@ -53,10 +55,13 @@ def make_given(
     workers: Mapping[str, int],
     terms: Terms,
     pairs: tuple[Pair, ...] = (),
+    in_force: FractionTable = NO_FRACTIONS,
 ) -> Given:
-    """`members`: those that want GPUs. `workers`: GPUs by type. `pairs`: of them, that may share GPUs."""
+    """`members`: those that want GPUs. `workers`: GPUs by type. `pairs`: of them, that may share GPUs.
+    `in_force`: the last allocation."""
     now = snapshot.time
-    virtual = sorted({kind for member in members for kind in member.rates if is_scattered(kind)})
+    rates = {id(member.rates): member.rates for member in members}  # most are alike
+    virtual = sorted({kind for known in rates.values() for kind in known if is_scattered(kind)})
     return Given(
         types=(*workers, *virtual),
         workers=workers,
@@ -65,44 +70,48 @@ def make_given(
         entities=_entities(snapshot, members, terms),
         pairs=pairs,
         draws_on={kind: type_of_kind(kind) for kind in virtual},
-        previous=_previous(members) if terms.previous else {},
+        previous=_previous(members, in_force) if terms.previous else {},
         stated_at=now,
     )
 
 
-def _previous(members: Iterable[Member]) -> dict[Jobs, dict[str, float]]:
-    """The allocation in force, where it gives anything. A pair is listed with the first of the two."""
-    found: dict[Jobs, dict[str, float]] = {}
-    for member in members:
-        if member.allocated:
-            for (gpu_type, beside), account in member.accounts.items():
-                if account.fraction and (beside == ALONE or beside > member.id):
-                    jobs = (member.id,) if beside == ALONE else (member.id, beside)
-                    found.setdefault(jobs, {})[gpu_type] = account.fraction
-    return found
+def _previous(members: Iterable[Member], in_force: FractionTable) -> dict[Jobs, dict[str, float]]:
+    """The allocation in force, where it gives anything."""
+    ids = {member.id for member in members}
+    return {
+        jobs: {name: fraction for name, fraction in zip(in_force.types, row, strict=True) if fraction}
+        for jobs, row in in_force.rows.items()
+        if any(row) and ids.issuperset(jobs)
+    }
 
 
 def _job(member: Member, terms: Terms, now: float) -> AllocationJob:
-    job, throughput, stated = member.job, member.rates, member.stated
-    if stated is None or stated.arrival != job.submit_time:  # a requeue is a new arrival
-        stated = member.stated = AllocationJob(
-            id=job.id,
-            gpus=job.gpus,
-            weight=job.request.weight,
-            throughput=throughput,
-            arrival=job.submit_time,
-            entity=job.account,
-        )
-    if not terms.history:
-        return stated
-    done = math.fsum(member.seconds(t, now) * throughput[t] for t in member.had if t in throughput)
-    return replace(
-        stated,
-        steps_left=_steps_left(member, throughput, done),
-        steps_done=done,
-        seconds_so_far=max(0.0, now - job.submit_time),
-        slo_seconds_left=terms.seconds_left(job, now),
+    known = member.stated
+    if known is not None and not terms.history and known.arrival == member.job.submit_time:
+        return known  # a requeue is a new arrival
+    job = member.job
+    member.stated = AllocationJob(
+        id=job.id,
+        gpus=job.gpus,
+        weight=job.request.weight,
+        throughput=member.rates,
+        arrival=job.submit_time,
+        entity=job.account,
+        **(_history(member, terms, now) if terms.history else {}),
     )
+    return member.stated
+
+
+def _history(member: Member, terms: Terms, now: float) -> dict[str, Any]:
+    """How far the job is, by the names of AllocationJob."""
+    job, throughput = member.job, member.rates
+    done = math.fsum(member.seconds(t, now) * throughput[t] for t in member.had if t in throughput)
+    return {
+        "steps_left": _steps_left(member, throughput, done),
+        "steps_done": done,
+        "seconds_so_far": max(0.0, now - job.submit_time),
+        "slo_seconds_left": terms.seconds_left(job, now),
+    }
 
 
 def _steps_left(member: Member, throughput: Mapping[str, float], done: float) -> float | None:

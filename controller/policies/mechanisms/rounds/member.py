@@ -1,43 +1,31 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A job as rounds know it: what it is to have of each GPU type, alone or beside another job, and what it
-had."""
+"""A job as rounds know it: what it had of each GPU type, alone or beside another job."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from controller.model import JobId, Note
 from controller.model.value import empty
-from controller.policies.allocations.allocation import AllocationJob, Fractions
+from controller.policies.allocations.allocation import AllocationJob
+from controller.policies.mechanisms.rounds.in_force import ALONE, Slot
 from controller.policies.mechanisms.rounds.kinds import scattered, type_of_kind
 from controller.policies.mechanisms.row import Row
 
-ALONE = JobId(0)
-"""In the place of a partner: none."""
-LEAST_FRACTION = 1e-6
-"""Less is none: solvers that approach an optimum from inside give every job a little of everything."""
-Slot: TypeAlias = tuple[str, JobId]
-"""A GPU type, or a kind of it, and the job beside which the time there is."""
-_HEAD, _FIELDS = 7, 6
+_HEAD, _FIELDS = 5, 4
 """In a note: values of the job, and of each account."""
-NOTE_FORMAT = f"{_HEAD} {_FIELDS}"
-"""Part of what an allocation is known by: its fractions are in notes, and other formats are not read."""
 
 
 @dataclass(slots=True)
 class Account:
     """Of one job with one slot."""
 
-    fraction: float = 0.0
-    """Of the time that the job is to run there, as last allocated."""
     uncounted: float = 0.0
     """Seconds on the type up to now that do not count: before the last reset, beyond its fraction, or in
     another slot of the type."""
-    owed: float = 0.0
-    """Seconds that earlier allocations gave it since the last reset."""
     deficit: float = 0.0
     """Seconds that it had less than it was to have, up to the last reset."""
 
@@ -64,10 +52,6 @@ class Member(Row):
     """Its seconds on the type when it was given this round."""
     extra_seconds: float = 0.0
     """What it had beyond its fractions in earlier rounds."""
-    allocated: bool = False
-    """An allocation counted it."""
-    since: float = 0.0
-    """When its fractions were taken over."""
     accounts: dict[Slot, Account] = field(default_factory=dict)
     stated: AllocationJob | None = None
     """What allocations are given of it, but for how far it is. None: as it was before something changed."""
@@ -78,11 +62,6 @@ class Member(Row):
         if found is None:
             found = self.accounts[gpu_type, ALONE] = Account()
         return found
-
-    def fraction(self, gpu_type: str) -> float:
-        """Alone."""
-        found = self.accounts.get((gpu_type, ALONE))
-        return 0.0 if found is None else found.fraction
 
     def seconds(self, gpu_type: str, now: float) -> float:
         """On GPUs of this type in all, whatever their kind."""
@@ -124,9 +103,11 @@ class Member(Row):
         self.assigned, self.beside, self.extra = gpu_type, beside, extra
         self.mark = self.seconds(gpu_type, now)
 
-    def settle(self, now: float) -> None:
-        """Its round is over: what it ran there is not counted but in the slot that it was for."""
-        if self.assigned or self.extra:
+    def settle(self, now: float) -> bool:
+        """Its round is over: what it ran there is not counted but in the slot that it was for. False: it had
+        none."""
+        had = bool(self.assigned) or self.extra
+        if had:
             ran, slot = self.seconds(self.assigned, now) - self.mark, (self.assigned, self.beside)
             for kind in self._kinds_of(type_of_kind(self.assigned)):
                 self.account(kind)
@@ -135,6 +116,7 @@ class Member(Row):
                     account.uncounted += ran
             self.extra_seconds += ran if self.extra else 0.0
         self.assigned, self.beside, self.extra, self.mark = "", ALONE, False, 0.0
+        return had
 
     def lose_partner(self, now: float) -> None:
         """The job that it shared GPUs with is gone: what it runs until the end of the round is beyond its
@@ -145,39 +127,26 @@ class Member(Row):
 
     # -- allocations ----------------------------------------------------------------------------------
 
-    def take(self, rows: Mapping[Slot, float], now: float) -> None:
-        """These are its fractions from now on; slots that are not named have none."""
-        self.allocated, self.since = True, now
-        for account in self.accounts.values():
-            account.fraction = 0.0
-        for slot, fraction in rows.items():
-            if slot in self.accounts:
-                self.accounts[slot].fraction = fraction
-            else:
-                plain = slot[1] == ALONE and scattered(type_of_kind(slot[0])) not in self.types
-                uncounted = 0.0 if plain else self._countable(slot, now)
-                self.accounts[slot] = Account(fraction, uncounted)
+    def open(self, slots: Iterable[Slot], now: float) -> None:
+        """It is to have time there. Seconds in a slot that shares its type with others count from now on."""
+        for slot in slots:
+            shares = slot[1] != ALONE or scattered(type_of_kind(slot[0])) in self.types
+            if shares and slot not in self.accounts:
+                self.accounts[slot] = Account(self._countable(slot, now))
 
-    def accrue(self, now: float) -> None:
-        """Another allocation follows, and counting goes on."""
-        for account in self.accounts.values():
-            account.owed += account.fraction * (now - self.since)
-        self.since = now
-
-    def reset(self, elapsed: float, now: float) -> None:
-        """Begin to count anew; what it had too little or too much is its deficit. A pair that the last
-        allocation gave nothing is forgotten."""
-        for slot in [s for s, a in self.accounts.items() if s[1] != ALONE and not a.fraction]:
+    def reset(self, due: Mapping[Slot, float], now: float) -> None:
+        """Begin to count anew; what it had too little or too much is its deficit. `due`: seconds that it was
+        to have. A pair that is not in it is forgotten."""
+        for slot in [s for s in self.accounts if s[1] != ALONE and s not in due]:
             del self.accounts[slot]
         for gpu_type in self.had:
             for kind in self._kinds_of(gpu_type):
                 self.account(kind)
-        elapsed = min(elapsed, now - self.since)
+        for slot in due.keys() - self.accounts.keys():
+            self.accounts[slot] = Account()
         for slot, account in self.accounts.items():
             received = max(0.0, self._countable(slot, now) - account.uncounted)
-            should = account.owed + account.fraction * elapsed
-            account.deficit += should - received
-            account.owed = 0.0
+            account.deficit += due.get(slot, 0.0) - received
             account.uncounted += received
         if self.extra:
             self.mark = max(self.mark, self.account(self.assigned).uncounted)
@@ -186,42 +155,27 @@ class Member(Row):
 
     def remembered(self) -> Note:
         """JSON scalars."""
-        said: list[Any] = [self.assigned, self.mark, self.extra_seconds, self.allocated, self.since]
-        said += (int(self.beside), self.extra)
+        said: list[Any] = [self.assigned, self.mark, self.extra_seconds, int(self.beside), self.extra]
         for slot in sorted(self.accounts):
             one = self.accounts[slot]
-            said += (slot[0], int(slot[1]), one.fraction, one.uncounted, one.owed, one.deficit)
+            said += (slot[0], int(slot[1]), one.uncounted, one.deficit)
         return tuple(said)
 
     def recall(self, note: Note) -> None:
         """Take over a note, which may be another policy's or damaged: then it counts as none."""
         if note is None or len(note) < _HEAD or (len(note) - _HEAD) % _FIELDS:
             return
-        assigned, mark, extra_seconds, allocated, since, beside, extra = note[:_HEAD]
+        assigned, mark, extra_seconds, beside, extra = note[:_HEAD]
         rows = [note[i : i + _FIELDS] for i in range(_HEAD, len(note), _FIELDS)]
-        numbers = [mark, extra_seconds, since, beside, *(v for row in rows for v in row[1:])]
+        numbers = [mark, extra_seconds, beside, *(v for row in rows for v in row[1:])]
         if not all(_number(v) for v in numbers):
             return
         if not all(isinstance(v, str) for v in (assigned, *(row[0] for row in rows))):
             return
         self.assigned, self.mark, self.extra_seconds = assigned, float(mark), float(extra_seconds)
-        self.allocated, self.since = bool(allocated), float(since)
         self.beside, self.extra = JobId(int(beside)), bool(extra)
         self.accounts = {(row[0], JobId(int(row[1]))): Account(*map(float, row[2:])) for row in rows}
         self.note = note
-
-
-def by_job(fractions: Fractions) -> dict[JobId, dict[Slot, float]]:
-    """What each job is to have, alone and beside others. A slot that is not named: nothing."""
-    found: dict[JobId, dict[Slot, float]] = {}
-    for jobs, row in fractions.items():
-        one, other = jobs[0], jobs[-1]
-        for job_id, beside in ((one, ALONE),) if one == other else ((one, other), (other, one)):
-            own = found.setdefault(job_id, {})
-            for gpu_type, fraction in row.items():
-                if fraction >= LEAST_FRACTION:
-                    own[gpu_type, beside] = fraction
-    return found
 
 
 def _number(found: object) -> bool:

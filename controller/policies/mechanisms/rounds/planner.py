@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from controller.model import GpuId, JobId, Placement
+from controller.policies.mechanisms.rounds.in_force import ALONE, InForce
 from controller.policies.mechanisms.rounds.kinds import kinds, type_of_kind
 from controller.policies.mechanisms.rounds.layout import Layout, find_together, place
-from controller.policies.mechanisms.rounds.member import ALONE, LEAST_FRACTION, Member
+from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.pairs import SharingRules
 from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.selection import Choice, Selection, ranked
@@ -24,6 +25,7 @@ class RoundPlanner:
         self,
         pools: Pools,
         members: Mapping[JobId, Member],
+        in_force: InForce,
         settings: RoundSettings,
         sharing: SharingRules,
         *,
@@ -34,16 +36,20 @@ class RoundPlanner:
             members: all jobs; it follows what is observed.
             pairs: jobs that share GPUs do so because a round has chosen them together.
         """
-        self._pools, self._members, self._settings, self._pairs = pools, members, settings, pairs
+        self._pools, self._members, self._in_force = pools, members, in_force
+        self._settings, self._pairs = settings, pairs
         self.sharing = sharing
         """Who may share GPUs; anew in each plan."""
-        self._waiting: set[JobId] = set()
+        self._waiting: dict[JobId, int] = {}
+        """With the GPUs that they take."""
         self._promised: set[JobId] = set()
         """Those of them that may start on GPUs where a move has sent them."""
         self._pending: set[JobId] = set()
         """Jobs that this round gives a type, and that may have no GPUs yet."""
         self._listed: Iterable[Choice] | None = None
         """All jobs, where a round is about to begin."""
+        self.settled: set[JobId] = set()
+        """Jobs that had a type in the round that is over, until the next one is said."""
         self.unfinished = False
         """Choices had no place, and others were chosen. What was in their way may have been placed elsewhere
         since: `go_on` may find a place."""
@@ -52,7 +58,7 @@ class RoundPlanner:
         """A job is as it was observed."""
         self.forget(member.id)
         if member.standing is WAITING:
-            self._waiting.add(member.id)
+            self._waiting[member.id] = member.job.gpus
             if self._pools.held(member.job).allocation:
                 self._promised.add(member.id)
         if member.assigned:
@@ -60,8 +66,9 @@ class RoundPlanner:
 
     def forget(self, job_id: JobId) -> None:
         """A job is gone."""
-        for kept in (self._waiting, self._promised, self._pending):
-            kept.discard(job_id)
+        self._waiting.pop(job_id, None)
+        self._promised.discard(job_id)
+        self._pending.discard(job_id)
 
     @property
     def listed(self) -> bool:
@@ -73,11 +80,12 @@ class RoundPlanner:
         candidates: list[Member] = []
         self._pending.clear()
         for member in self._members.values():
-            member.settle(now)
+            if member.settle(now):
+                self.settled.add(member.id)
             if member.standing in (RUNNING, WAITING):
                 candidates.append(member)
         types, length = kinds(self._pools.types), self._settings.round_seconds
-        self._listed = ranked(candidates, types, now, length)
+        self._listed = ranked(candidates, self._in_force, types, now, length)
 
     def unlist(self) -> None:
         """They are to be put in order anew."""
@@ -127,15 +135,13 @@ class RoundPlanner:
         if not self._settings.refill or not free:
             return arrived
         most = max(free.values())
+        small = sorted(job_id for job_id, gpus in self._waiting.items() if gpus <= most)
         idle = [
             m
-            for m in map(self._members.__getitem__, sorted(self._waiting))
-            if m.job.gpus <= most
-            and not m.assigned
-            and not draft.of(m.id).gpus
-            and (m.allocated or not allocating)
+            for m in map(self._members.__getitem__, small)
+            if not m.assigned and not draft.of(m.id).gpus and (not allocating or self._in_force.counts(m.id))
         ]
-        order = ranked(idle, kinds(free), now, self._settings.round_seconds)
+        order = ranked(idle, self._in_force, kinds(free), now, self._settings.round_seconds)
         chosen = self._lay_out(draft, idle, [], order, free, now)
         return arrived | {job_id for choice in chosen for job_id in choice.jobs}
 
@@ -194,7 +200,7 @@ class RoundPlanner:
                 continue
             draft.put(member.id, Placement(had.allocation, had.allocation))
             if member.assigned != member.hosted:
-                extra = member.fraction(member.hosted) < LEAST_FRACTION
+                extra = (member.hosted, ALONE) not in self._in_force.of(member.id)
                 member.assign(member.hosted, ALONE, extra, now)
                 arrived.add(member.id)
         return arrived

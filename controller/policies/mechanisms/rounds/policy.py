@@ -10,18 +10,21 @@ anew when jobs or GPUs come or go; until it is there, the last one goes on.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, cast
 
 from controller.model import Changes, Job, JobId, Note, Placement, Problem, Reason, Snapshot, Usage, Why
 from controller.model.timers import TINY
-from controller.policies.allocations.allocation import Fractions, Given, Pair
+from controller.policies.allocations.allocation import Given, Pair
+from controller.policies.allocations.table import FractionTable
 from controller.policies.mechanisms.mechanism import Decision
 from controller.policies.mechanisms.rounds import words
 from controller.policies.mechanisms.rounds.effort import Effort
 from controller.policies.mechanisms.rounds.eligibility import Eligibility
 from controller.policies.mechanisms.rounds.given import NO_TERMS, Terms, equal_share, make_given
-from controller.policies.mechanisms.rounds.member import ALONE, NOTE_FORMAT, Member, by_job
+from controller.policies.mechanisms.rounds.in_force import ALONE, InForce
+from controller.policies.mechanisms.rounds.kinds import is_scattered
+from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.pairs import PairFinder, SharingRules, digest
 from controller.policies.mechanisms.rounds.pending import PendingLayout
 from controller.policies.mechanisms.rounds.planner import RoundPlanner
@@ -71,8 +74,10 @@ class Rounds:
         self._pools = Pools(snapshot.nodes, self._members)
         self.change, self.restore, self.held = self._pools.change, self._pools.restore, self._pools.held
         self._workers = self._pools.workers()
+        self._in_force = InForce(common.get("fractions"))
+        sharing, pairs = SharingRules(snapshot), self._pair_finder.on
         self._planner = RoundPlanner(
-            self._pools, self._members, self._settings, SharingRules(snapshot), pairs=self._pair_finder.on
+            self._pools, self._members, self._in_force, self._settings, sharing, pairs=pairs
         )
         self._pending: PendingLayout | None = None
         """Of a round that begins, and not said yet."""
@@ -84,9 +89,7 @@ class Rounds:
         """Of all of them, and of the GPUs."""
         self._speeds = Speeds(snapshot.rates)
         """As the digests have them."""
-        self._eligibility = Eligibility(
-            self._settings, self._pools, self._members, self._speeds, pairs=self._pair_finder.on
-        )
+        self._eligibility = Eligibility(self._settings, self._pools, self._members, self._speeds, pairs=pairs)
         self._ready = True
         """Something changed since the last decision."""
         remembered = mapping(common.get("rounds"))
@@ -95,14 +98,16 @@ class Rounds:
         self._bound = remembered.get("bound", 0)
         """Jobs that stay on a type because Slurm has bound them there, as of the last round."""
         self._pair_finder.reset(remembered)
-        self._problem.reset(remembered)
+        # Where its fractions are lost an allocation is asked for anew.
+        self._problem.reset(remembered if self._in_force.table.rows else {**remembered, "solved": ""})
 
     def common(self) -> Mapping[str, Any]:
         own = {"due": self._due, "reset_at": self._reset_at, "bound": self._bound}
-        return {"rounds": {**self._problem.common(), **own, **self._pair_finder.common()}}
+        rounds = {**self._problem.common(), **own, **self._pair_finder.common()}
+        return {"rounds": rounds, "fractions": self._in_force.remembered()}
 
     def notes(self) -> Mapping[JobId, Note]:
-        for job_id in self.changed & self._members.keys():
+        for job_id in (self.changed | self._renewed) & self._members.keys():
             member = self._members[job_id]
             note = member.remembered()
             if note != member.note:
@@ -119,6 +124,8 @@ class Rounds:
     def begin(self, snapshot: Snapshot, touched: int) -> None:
         self._now, self._notes = snapshot.time, dict[JobId, Note]()
         self.changed: set[JobId] = set()
+        self._renewed: Set[JobId] = set()
+        """Jobs of which something else is to be remembered, besides."""
         self._planner.sharing = SharingRules(snapshot)
         self._effort = Effort()
         self._effort.spend(touched)
@@ -157,7 +164,7 @@ class Rounds:
         job, member.rates = member.job, self._speeds.alone(member)
         request = job.request
         own = (job.id, job.gpus, request.weight, job.account, job.deadline_at, request.duration_seconds)
-        content = (NOTE_FORMAT, *own, member.rates)
+        content = (*own, member.rates)
         known, found = self._digested.get(job.id, (None, 0))
         if content != known:
             member.stated = None
@@ -201,7 +208,8 @@ class Rounds:
 
     def _stated(self, snapshot: Snapshot) -> Given:
         pairs = self._find_pairs(snapshot)
-        return make_given(snapshot, self._counted(), self._workers, self._terms, pairs)
+        table = self._in_force.table
+        return make_given(snapshot, self._counted(), self._workers, self._terms, pairs, table)
 
     def _find_pairs(self, snapshot: Snapshot) -> tuple[Pair, ...]:
         return self._pair_finder.find(snapshot, self._counted(), self._speeds)
@@ -210,38 +218,34 @@ class Rounds:
         """Those that an allocation counts."""
         return [self._members[job_id] for job_id in sorted(self._digests)]
 
-    def _adopt(self, fractions: Fractions | None) -> None:
+    def _adopt(self, table: FractionTable | None) -> None:
         """Take over an allocation, if there is one. The time that jobs received is counted anew, if not for
         long enough."""
-        if fractions is None:
+        if table is None:
             return
-        self._effort.spend(len(self._members))
         last, now = self._reset_at, self._now
-        reset = last is None or now - last >= self._settings.reset_seconds - TINY
-        rows = by_job(fractions)
-        for member in self._members.values():
-            if reset:
-                member.reset(now - (now if last is None else last), now)
-            else:
-                member.accrue(now)
-            if (member.id,) in fractions:
-                member.take(rows.get(member.id, {}), now)
-        if reset:
-            self._reset_at = now
+        if last is None or now - last >= self._settings.reset_seconds - TINY:
+            self._effort.spend(len(self._members))
+            elapsed = 0.0 if last is None else now - last
+            for member in self._members.values():
+                member.reset(self._in_force.due(member.id, elapsed, now), now)
+            self._in_force.reset(now)
+            self._reset_at, self._renewed = now, self._members.keys()
+        self.changed |= self._in_force.take(table, now, self._members)
+        kinds = any(map(is_scattered, table.types))
+        for job_id in self._members if kinds else self._in_force.paired & self._members.keys():
+            self._members[job_id].open(self._in_force.of(job_id), now)
+            self.changed.add(job_id)
         self._planner.unlist()
-        self.changed.update(self._members)
         self._ready = True
 
     def _fall_back(self) -> None:
         """Jobs that no allocation has counted get an equal part."""
-        absent = [m for m in self._counted() if not m.allocated]
+        absent = [m.id for m in self._counted() if not self._in_force.counts(m.id)]
         if absent:
             parts = equal_share(self._counted(), self._workers)
-            for member in absent:
-                for gpu_type, fraction in parts[member.id].items():
-                    member.account(gpu_type).fraction = fraction
-                member.since = self._now
-                self.changed.add(member.id)
+            self._in_force.give_equal({job_id: parts[job_id] for job_id in absent}, self._now)
+            self.changed.update(absent)
 
     # -- deciding -------------------------------------------------------------------------------------
 
@@ -287,7 +291,9 @@ class Rounds:
         if not self._effort.allows(len(self._members)):
             return {}
         laid, self._pending = self._pending, None
-        self.changed.update(self._members)
+        self.changed |= self._planner.settled
+        self._planner.settled.clear()
+        self.changed.update(member.id for member in self._members.values() if member.assigned)
         length = self._settings.round_seconds
         self._due += length * (math.floor((self._now - self._due + TINY) / length) + 1)
         # Jobs that came since it was laid out are looked at with the next plan.
@@ -297,7 +303,7 @@ class Rounds:
     def _patient_until(self) -> float:
         """A round that is due waits so long for the allocation."""
         assert self._due is not None
-        allocated = any(member.allocated for member in self._members.values())
+        allocated = any(map(self._in_force.counts, self._members))
         return self._problem.patient_until(self._due, allocated=allocated)
 
     def wake(self) -> float:
@@ -317,15 +323,17 @@ class Rounds:
     # -- words ----------------------------------------------------------------------------------------
 
     def starts(self, row: Row) -> Why:
-        return Why(Reason.ITS_TURN, words.starts(self._members[row.id]))
+        return Why(Reason.ITS_TURN, words.starts(self._members[row.id], self._in_force))
 
     def stops(self, row: Row) -> Why:
-        return words.stops(self._members[row.id])
+        return words.stops(self._members[row.id], self._in_force)
 
     def stays(self, row: Row, to: Placement) -> Why | None:
         other = self._pair_finder.on and to.shares_with != row.job.placement.shares_with
-        return Why(Reason.SHARES_GPUS, words.shares(self._members[row.id])) if other else None
+        return Why(Reason.SHARES_GPUS, words.shares(self._members[row.id], self._in_force)) if other else None
 
     def waits(self, row: Row) -> Why:
         member = self._members[row.id]
-        return (None if member.types else self._pools.why_nowhere(row.job)) or words.waits(member)
+        return (None if member.types else self._pools.why_nowhere(row.job)) or words.waits(
+            member, self._in_force
+        )

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from controller.model import Problem, Snapshot, Solution, SolutionStatus
-from controller.policies.allocations.allocation import Allocated, AllocationError, Asked, Fractions, Given
+from controller.policies.allocations.allocation import Allocated, AllocationError, Asked, Given
+from controller.policies.allocations.table import FractionTable, tabulated
 
 PATIENCE_SECONDS = 5.0
 """So long a round that is due waits for a solution that is under way."""
@@ -27,7 +28,7 @@ class Stated(Protocol):
         """Raises AllocationError."""
         ...
 
-    def read(self, solution: Solution) -> Fractions:
+    def read(self, solution: Solution) -> FractionTable:
         """Of what was asked last. Raises AllocationError."""
         ...
 
@@ -55,7 +56,7 @@ class AllocationProblem:
         """Why the last try came to nothing."""
         self._refused = bool(self.error) and common.get("refused") is True
         """Not because the solver failed: that is known without this."""
-        self._at_once: Fractions | None = None
+        self._at_once: FractionTable | None = None
         """What needs no solving."""
         self._stated = False
         """By this object, so that a solution is to be expected."""
@@ -88,7 +89,7 @@ class AllocationProblem:
         known = bool(self.error) or allocated
         return min(self.asked_at, due) + (PATIENCE_SECONDS if known else FIRST_PATIENCE_SECONDS)
 
-    def read(self, snapshot: Snapshot, retry_at: float) -> Fractions | None:
+    def read(self, snapshot: Snapshot, retry_at: float) -> FractionTable | None:
         """What was solved and is new."""
         self.problems = {}
         try:
@@ -106,7 +107,7 @@ class AllocationProblem:
 
     def ask(
         self, snapshot: Snapshot, wanted: str, retry_at: float, make_given: Callable[[], Given]
-    ) -> Fractions | None:
+    ) -> FractionTable | None:
         """State it. Returns what needs no solving, or is solved already."""
         try:
             self._ask(self.asked_at if self._asked else snapshot.time, wanted, make_given())
@@ -120,12 +121,12 @@ class AllocationProblem:
         answer = self._allocation.begin(given)
         self._asked, self.asked_at = wanted, asked_at
         if isinstance(answer, Allocated):
-            self._at_once = answer.fractions
+            self._at_once = tabulated(answer.fractions, given.types)
         else:
             self._identity, self._stated = answer.problem.identity, True
             self.problems = {self._name: answer.problem}
 
-    def _read(self, snapshot: Snapshot) -> Fractions | None:
+    def _read(self, snapshot: Snapshot) -> FractionTable | None:
         """What is new: of the problem under way, or what needed none. Raises AllocationError."""
         if self._at_once is not None:
             at_once, self._at_once = self._at_once, None
@@ -142,7 +143,7 @@ class AllocationProblem:
             raise _Unsolved(solution.error)
         return None
 
-    def _done(self, fractions: Fractions) -> Fractions:
+    def _done(self, fractions: FractionTable) -> FractionTable:
         self._solved, self._asked, self._identity = self._asked, "", ""
         self.error, self._refused, self._retry_at = "", False, 0.0
         return fractions

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from controller.model import Job, JobId
 from controller.policies.allocations.allocation import Jobs
+from controller.policies.mechanisms.rounds.in_force import ALONE, InForce
 from controller.policies.mechanisms.rounds.kinds import type_of_kind
-from controller.policies.mechanisms.rounds.member import ALONE, LEAST_FRACTION, Account, Member
+from controller.policies.mechanisms.rounds.member import Member
 
 _DIGITS = 3
 """Rounds are counted to a thousandth, so that jobs that had equal parts are equal."""
@@ -33,7 +34,7 @@ class Choice(NamedTuple):
 
 def priority(fraction: float, received_rounds: float) -> float:
     """What a job is to have of a type by what it had of it. Infinite where it had nothing yet."""
-    if fraction < LEAST_FRACTION:
+    if not fraction:
         return 0.0
     return fraction / received_rounds if received_rounds > 0 else math.inf
 
@@ -43,7 +44,7 @@ Head: TypeAlias = tuple[int, bool, float]
 
 
 def ranked(
-    members: Iterable[Member], types: Collection[str], now: float, round_seconds: float
+    members: Iterable[Member], in_force: InForce, types: Collection[str], now: float, round_seconds: float
 ) -> Iterable[Choice]:
     """Every job and every pair with every kind of GPUs of which it has a fraction; then, as `extra`, every
     job with those of which it has none. By priority, then by deficit and fraction, then first come, first
@@ -60,9 +61,9 @@ def ranked(
         job = member.job
         own, submitted = _head(job), job.submit_time
         by_head.setdefault(own, []).append(member)
-        for slot, account in member.accounts.items():
+        for slot, fraction in in_force.of(job.id).items():
             gpu_type, beside = slot
-            if account.fraction < LEAST_FRACTION or gpu_type not in types or gpu_type not in member.types:
+            if gpu_type not in types or gpu_type not in member.types:
                 continue
             jobs: Jobs = (job.id,)
             head, since = own, submitted
@@ -73,14 +74,16 @@ def ranked(
                     continue
                 jobs, since = (job.id, beside), min(submitted, other.job.submit_time)
                 head = min(own, _head(other.job))
-            urgency = _urgency(account, member.received(slot, now), round_seconds)
+            account = member.accounts.get(slot)
+            deficit = account.deficit if account is not None else 0.0
+            urgency = _urgency(fraction, member.received(slot, now), deficit, round_seconds)
             found.setdefault(head, []).append((*urgency, since, jobs, gpu_type))
     for keys in found.values():
         keys.sort()
     return chain.from_iterable(
         chain(
             (Choice(key[-2], key[-1]) for key in found.get(head, ())),
-            _extra(by_head[head], types, round_seconds),
+            _extra(by_head[head], in_force, types, round_seconds),
         )
         for head in sorted(by_head)
     )
@@ -90,24 +93,29 @@ def _head(job: Job) -> Head:
     return -job.priority_class, job.behind, job.share_rank
 
 
-def _extra(members: Iterable[Member], types: Collection[str], round_seconds: float) -> Iterator[Choice]:
+def _extra(
+    members: Iterable[Member], in_force: InForce, types: Collection[str], round_seconds: float
+) -> Iterator[Choice]:
     """What is beyond fractions. It is made when the list comes to it: mostly no GPU is left then."""
     found: list[tuple[Any, ...]] = []
     for member in members:
         job, had = member.job, round(member.extra_seconds / round_seconds, _DIGITS)
+        own = in_force.of(job.id)
         for gpu_type in member.types:
-            if gpu_type in types and member.fraction(gpu_type) < LEAST_FRACTION:
+            if gpu_type in types and (gpu_type, ALONE) not in own:
                 kept = member.hosted == gpu_type and bool(job.placement.gpus)
                 found.append((had, not kept, job.submit_time, (job.id,), gpu_type))
     for key in sorted(found):
         yield Choice(key[-2], key[-1], True)
 
 
-def _urgency(account: Account, received_seconds: float, round_seconds: float) -> tuple[float, ...]:
+def _urgency(
+    fraction: float, received_seconds: float, deficit_seconds: float, round_seconds: float
+) -> tuple[float, ...]:
     """The smaller the earlier."""
     received = round(received_seconds / round_seconds, _DIGITS)
-    deficit = round(account.deficit / round_seconds, _DIGITS)
-    return -round(priority(account.fraction, received), 9), -deficit, -round(account.fraction, 6)
+    deficit = round(deficit_seconds / round_seconds, _DIGITS)
+    return -round(priority(fraction, received), 9), -deficit, -round(fraction, 6)
 
 
 class Selection:

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The allocation in force, and what the ones before it still owe. An allocation changes the fractions of all
+jobs at once, so they are one table: nothing is done job by job when another one is taken over."""
+
+from __future__ import annotations
+
+import base64
+from array import array
+from collections.abc import Collection, Container, Iterable, Mapping
+from contextlib import suppress
+from itertools import chain, repeat
+from math import isfinite
+from operator import add, mul
+from typing import Any, TypeAlias
+
+from controller.model import JobId
+from controller.policies.allocations.allocation import Jobs
+from controller.policies.allocations.table import FractionTable, Row, in_rows
+
+ALONE = JobId(0)
+"""In the place of a partner: none."""
+Slot: TypeAlias = tuple[str, JobId]
+"""A GPU type, or a kind of it, and the job beside which the time there is."""
+
+
+class InForce:
+    """What each job is to have of each slot."""
+
+    def __init__(self, raw: object) -> None:
+        """`raw`: as `remembered` gave it, or damaged. Then it is empty."""
+        self.table = FractionTable()
+        """The last allocation. Jobs that it did not count have in it what the one before gave them."""
+        self._owed: dict[Jobs, Row] = {}
+        """Seconds that earlier allocations gave, since the last reset: of the table's rows, in their order,
+        then of pairs that are in it no more."""
+        self._since = 0.0
+        self._equal: dict[JobId, dict[Slot, float]] = {}
+        """Parts of jobs that no allocation has counted yet."""
+        self._equal_since = 0.0
+        with suppress(KeyError, TypeError, ValueError, OverflowError):
+            self._recall(raw)
+        self._derive()
+
+    def _derive(self) -> None:
+        self._slots = [(name, ALONE) for name in self.table.types]
+        self._partners: dict[JobId, list[JobId]] = {}
+        for one, other in (jobs for jobs in self.table.rows if len(jobs) == 2):
+            self._partners.setdefault(one, []).append(other)
+            self._partners.setdefault(other, []).append(one)
+        self._flat = list(chain.from_iterable(self.table.rows.values()))
+        self._said = _as_said(self.table, self._flat)
+        self._remembered: dict[str, Any] | None = None
+
+    # -- who has what ---------------------------------------------------------------------------------
+
+    @property
+    def paired(self) -> Collection[JobId]:
+        """Jobs that may have time beside others."""
+        return self._partners.keys()
+
+    def counts(self, job_id: JobId) -> bool:
+        """Whether an allocation has counted the job."""
+        return (job_id,) in self.table.rows
+
+    def of(self, job_id: JobId) -> dict[Slot, float]:
+        """The fractions of a job, where it has any."""
+        return {slot: fraction for slot, fraction, _ in self._entries(job_id) if fraction}
+
+    def due(self, job_id: JobId, elapsed_seconds: float, now: float) -> dict[Slot, float]:
+        """Seconds that it was to have since the last reset, which was so long ago. A pair that has nothing
+        any more is forgotten."""
+        since = self._since if self.counts(job_id) else self._equal_since
+        elapsed = min(elapsed_seconds, now - since)
+        found = ((slot, owed + fraction * elapsed) for slot, fraction, owed in self._entries(job_id))
+        return {slot: seconds for slot, seconds in found if seconds or slot[1] != ALONE}
+
+    def _entries(self, job_id: JobId) -> Iterable[tuple[Slot, float, float]]:
+        """Its slots, with their fractions and what is owed."""
+        alone = (job_id,)
+        if alone not in self.table.rows:
+            return [(slot, fraction, 0.0) for slot, fraction in self._equal.get(job_id, {}).items()]
+        found = zip(self._slots, self.table.rows[alone], self._owed[alone], strict=True)
+        if job_id not in self._partners:
+            return found
+        beside = ((other, _pair(job_id, other)) for other in self._partners[job_id])
+        return chain(
+            found,
+            (
+                ((name, other), fraction, owed)
+                for other, pair in beside
+                for name, fraction, owed in zip(
+                    self.table.types, self.table.rows[pair], self._owed[pair], strict=True
+                )
+                if fraction
+            ),
+        )
+
+    # -- other fractions ------------------------------------------------------------------------------
+
+    def reset(self, now: float) -> None:
+        """Begin to count anew what is owed."""
+        self._owed = dict.fromkeys(self.table.rows, (0.0,) * len(self.table.types))
+        self._since = self._equal_since = now
+
+    def take(self, table: FractionTable, now: float, present: Container[JobId]) -> set[JobId]:
+        """These are the fractions from now on. `present`: all jobs. Returns those about which something else
+        is said."""
+        before, said, types = self.table, self._said, table.types
+        owed, rows = self._accrued(now), before.rows
+        if types != before.types:
+            owed, rows = _by_types(owed, before.types, types), _by_types(rows, before.types, types)
+        for job_id, parts in self._equal.items():
+            seconds = now - self._equal_since
+            owed[job_id,] = tuple(parts.get((name, ALONE), 0.0) * seconds for name in types)
+        gone = owed.keys() - table.rows.keys()
+        left = {jobs for jobs in gone if all(job_id in present for job_id in jobs)}
+        kept = {jobs for jobs in left & rows.keys() if not any((i,) in table.rows for i in jobs)}
+        self.table = FractionTable(types, {**table.rows, **{jobs: rows[jobs] for jobs in sorted(kept)}})
+        past = [jobs for jobs in sorted(left - kept) if len(jobs) == 2 and any(owed[jobs])]
+        keys, none = [*self.table.rows, *past], (0.0,) * len(types)
+        self._owed = dict(zip(keys, map(owed.get, keys, repeat(none)), strict=True))
+        uncounted = [i for i in self._equal if i in present and not self.counts(i)]
+        self._since, self._equal = now, {job_id: self._equal[job_id] for job_id in uncounted}
+        self._derive()
+        if types != before.types:
+            return {job_id for jobs in self.table.rows for job_id in jobs}
+        both = zip(self._said.items(), map(said.get, self._said), strict=True)
+        differ = [jobs for (jobs, reads), before_it in both if reads != before_it]
+        return {job_id for jobs in (*differ, *gone) for job_id in jobs}
+
+    def _accrued(self, now: float) -> dict[Jobs, Row]:
+        """What is owed now."""
+        grown = map(mul, self._flat, repeat(now - self._since))
+        flat = map(add, chain.from_iterable(self._owed.values()), grown)
+        rows = dict(zip(self.table.rows, in_rows(flat, self.table.types), strict=False))
+        return {**self._owed, **rows} if len(rows) < len(self._owed) else rows
+
+    def give_equal(self, parts: Mapping[JobId, Mapping[str, float]], now: float) -> None:
+        """What jobs have that no allocation has counted yet."""
+        self._equal |= {
+            job_id: {(name, ALONE): fraction for name, fraction in part.items()}
+            for job_id, part in parts.items()
+        }
+        self._equal_since, self._remembered = now, None
+
+    # -- memory ---------------------------------------------------------------------------------------
+
+    def remembered(self) -> Mapping[str, Any]:
+        """JSON."""
+        if self._remembered is None:
+            rows, past = self.table.rows, list(self._owed)[len(self.table.rows) :]
+            self._remembered = {
+                "types": list(self.table.types),
+                "jobs": [jobs[0] if len(jobs) == 1 else list(jobs) for jobs in rows],
+                "past": [list(jobs) for jobs in past],
+                "fractions": _packed(self._flat),
+                "owed": _packed(chain.from_iterable(self._owed.values())),
+                "since": self._since,
+                "equal": [[i, {name: f for (name, _), f in p.items()}] for i, p in self._equal.items()],
+                "equal_since": self._equal_since,
+            }
+        return self._remembered
+
+    def _recall(self, raw: Any) -> None:
+        types = tuple(map(str, raw["types"]))
+        keys = [(JobId(int(j)),) if isinstance(j, int) else tuple(map(JobId, j)) for j in raw["jobs"]]
+        past = [tuple(map(JobId, jobs)) for jobs in raw["past"]]
+        table = FractionTable(types, dict(zip(keys, _unpacked(raw["fractions"], types), strict=True)))
+        owed = dict(zip((*keys, *past), _unpacked(raw["owed"], types), strict=True))
+        equal = {
+            JobId(int(i)): {(str(name), ALONE): float(f) for name, f in part.items()}
+            for i, part in raw["equal"]
+        }
+        since, equal_since = float(raw["since"]), float(raw["equal_since"])
+        self.table, self._owed, self._equal = table, owed, equal
+        self._since, self._equal_since = since, equal_since
+
+
+def _pair(one: JobId, other: JobId) -> Jobs:
+    return (one, other) if one < other else (other, one)
+
+
+def _as_said(table: FractionTable, flat: list[float]) -> dict[Jobs, tuple[int, ...]]:
+    """What is said of each row: hundredths, and less than one is not none."""
+    read = {fraction: bool(fraction) + round(100.0 * fraction) for fraction in set(flat)}
+    rows = in_rows(map(read.__getitem__, flat), table.types)
+    return dict(zip(table.rows, rows, strict=False))
+
+
+def _by_types(rows: Mapping[Jobs, Row], had: tuple[str, ...], types: tuple[str, ...]) -> dict[Jobs, Row]:
+    """Rows of other types."""
+    places = [had.index(name) if name in had else None for name in types]
+    return {jobs: tuple(0.0 if p is None else row[p] for p in places) for jobs, row in rows.items()}
+
+
+def _packed(flat: Iterable[float]) -> str:
+    return base64.b64encode(array("d", flat).tobytes()).decode()
+
+
+def _unpacked(text: str, types: tuple[str, ...]) -> Iterable[Row]:
+    """Raises ValueError."""
+    flat = array("d")
+    flat.frombytes(base64.b64decode(text, validate=True))
+    if not isfinite(sum(flat)):
+        raise ValueError("not finite")
+    return in_rows(flat, types)
