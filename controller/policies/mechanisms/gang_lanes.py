@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller.model import Changes, GpuSet, Job, JobId, Placement, Reason, Snapshot, Why, by_node
+from controller.policies import budget
 from controller.policies.mechanisms import sentences
 from controller.policies.mechanisms.clearing import Clearing
 from controller.policies.mechanisms.lane import Lane
@@ -28,18 +29,9 @@ class GangLanes(Lanes):
 
     notes_on_arrival = True
 
-    def __init__(
-        self,
-        consolidation: Consolidation,
-        *,
-        preempt: bool = True,
-        backfill: bool = True,
-        most_starts: int = 250,
-    ) -> None:
-        """`most_starts`: with one plan; the next plan, asked for at once, goes on. So a decision takes no
-        longer where thousands are to change places, and Slurm is not asked for all at once."""
+    def __init__(self, consolidation: Consolidation, *, preempt: bool = True, backfill: bool = True) -> None:
         self._rules, self._consolidation = consolidation, consolidation
-        self._preempt, self._backfill, self._most_starts = preempt, backfill, most_starts
+        self._preempt, self._backfill = preempt, backfill
 
     # -- what is known --------------------------------------------------------------------------------
 
@@ -135,9 +127,9 @@ class GangLanes(Lanes):
 
     # -- deciding -------------------------------------------------------------------------------------
 
-    def decide(self, draft: Draft, now: float, ranks: Ranks) -> bool:
+    def decide(self, draft: Draft, now: float, ranks: Ranks) -> None:
         if not self._ready and ranks.epoch == self._epoch:
-            return False
+            return
         self._ready = False
         for job_id, row in sorted(self._coming.items()):
             draft.put(job_id, Placement(row.job.promised, row.job.promised))
@@ -150,7 +142,7 @@ class GangLanes(Lanes):
                 self._rekey_running(ranks)
             self._ready = self._fill(draft)
         self._let_leave(draft)
-        return self._ready
+        draft.budget.more |= self._ready
 
     def rekey(self, ranks: Ranks) -> None:
         self._rekey_running(ranks)
@@ -167,12 +159,10 @@ class GangLanes(Lanes):
         return row.key
 
     def _fill(self, draft: Draft) -> bool:
-        """Start those whose turn it is. True: not all of them."""
-        mark, most = draft.mark(), dict[Shape, int]()
+        """Start those whose turn it is. True: not all of them; so Slurm is not asked for all at once."""
+        mark, most, limit = draft.mark(), dict[Shape, int](), max(1, draft.budget.left // budget.START)
         for _ in range(_ROUNDS):
-            starts, stops = self._lane.scan(
-                self._free.count.total(), most, self._most_starts, backfill=self._backfill
-            )
+            starts, stops = self._lane.scan(self._free.count.total(), most, limit, backfill=self._backfill)
             clearing = Clearing(self._free, draft, self._rows, self._lane.running)
             for job_id in stops:
                 clearing.stop(job_id)
@@ -196,7 +186,8 @@ class GangLanes(Lanes):
             most.update({shape: placed.get(shape, 0) for shape in failed})
         if len(clearing.stopped) > len(stops):
             clearing.let_go_on()
-        return len(starts) >= self._most_starts
+        draft.budget.spend(budget.START * len(starts))
+        return len(starts) >= limit
 
     def _find(self, row: Row, clearing: Clearing) -> GpuSet | None:
         consolidated = row.shape[2] is True

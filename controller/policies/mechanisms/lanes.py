@@ -45,8 +45,8 @@ class Lanes(Room, Protocol):
         """The keys of all jobs that are in lanes are others."""
         return  # lanes that ask for keys whenever they decide
 
-    def decide(self, draft: Draft, now: float, ranks: Ranks) -> bool:
-        """Who runs where. True: there is more to decide; plan again at once."""
+    def decide(self, draft: Draft, now: float, ranks: Ranks) -> None:
+        """Who runs where."""
 
     def waits(self, row: Row, words: str) -> Why:
         """Why a job waits, for people. `words`: what the order says."""

@@ -15,6 +15,7 @@ from typing import Any
 from controller.model import Changes, Job, JobId, Note, Placement, Problem, Snapshot, Usage, Why
 from controller.model.timers import TINY, Timers
 from controller.model.value import empty
+from controller.policies import budget
 from controller.policies.mechanisms import sentences
 from controller.policies.mechanisms.lanes import Lanes
 from controller.policies.mechanisms.mechanism import Decision
@@ -23,10 +24,6 @@ from controller.policies.mechanisms.row import ASIDE, FIXED, Row, arrival, stand
 from controller.policies.orders.order import Order
 from controller.policies.placement.draft import Draft
 from controller.policies.recalled import mapping
-
-_PORTION_JOBS = 2000
-"""So many jobs whose time has come are looked at with one plan. Where there are more, the next plans, asked
-for at once, go on, and the one with the last of them decides."""
 
 
 class Ordered:
@@ -108,9 +105,15 @@ class Ordered:
         self.changed[row.id] = None
 
     def advance(self, snapshot: Snapshot) -> bool:
+        """Part of the decision."""
+        return False
+
+    def _advance(self, left: budget.Budget) -> None:
         """Jobs whose time has come: their notes or standings change."""
-        due = {job_id: self._rows[job_id] for job_id in self._timers.due(self._now, _PORTION_JOBS)}
-        more = len(due) == _PORTION_JOBS
+        most = max(1, left.left // budget.ADVANCE)
+        due = {job_id: self._rows[job_id] for job_id in self._timers.due(self._now, most)}
+        left.more |= len(due) == most
+        left.spend(budget.ADVANCE * len(due))
         self._polled_wake, asked = math.inf, list[tuple[Row, float]]()
         while self._polled.first() < self._polled_wake:
             row = self._rows[self._polled.pop()]
@@ -127,12 +130,15 @@ class Ordered:
             if row.standing is not ASIDE:
                 self._ranks.advance(row)
             self._enter(row)
-        return more
 
     # -- deciding -------------------------------------------------------------------------------------
 
     def decide(self, draft: Draft, *, more: bool) -> Decision:
-        return Decision(more or self._lanes.decide(draft, self._now, self._ranks))
+        """The plan with the last of the jobs whose time has come decides."""
+        self._advance(draft.budget)
+        if not draft.budget.more:
+            self._lanes.decide(draft, self._now, self._ranks)
+        return Decision(draft.budget.more)
 
     def settle(self, changes: Mapping[JobId, Placement], *, whole: bool) -> None:
         """The lanes need not know: they see it when it is observed."""

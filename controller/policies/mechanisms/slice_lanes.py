@@ -100,7 +100,7 @@ class SliceLanes(Lanes):
     def wake(self, ranks: Ranks) -> float:
         return self._turns.wake()
 
-    def decide(self, draft: Draft, now: float, ranks: Ranks) -> bool:
+    def decide(self, draft: Draft, now: float, ranks: Ranks) -> None:
         self._bindings.settle_affinity()
         self._queue.place(draft)
-        return self._turns.give(draft, now, ranks)
+        self._turns.give(draft, now, ranks)

@@ -9,15 +9,13 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from controller.model import GpuSet, JobId, Placement, Reason, Why
+from controller.policies import budget
 from controller.policies.mechanisms.bindings import Bindings
 from controller.policies.mechanisms.choosing import Contender, choose, locate
 from controller.policies.mechanisms.ranks import Ranks
 from controller.policies.mechanisms.row import ASIDE, FIXED, Row, is_guest
 from controller.policies.placement.draft import Draft
 
-_PORTION_JOBS = 500
-"""At slice ends so many jobs change turns with one plan; the next plan, asked for at once, takes the rest. So
-a decision takes no longer where all slices began together, and the slices drift apart."""
 _PREEMPTED = Why(Reason.PREEMPTED, "its GPUs are for jobs before it")
 _OVER = Why(Reason.TURN_OVER, "slice over")
 _WAITS = Why(Reason.WAITS_FOR_TURN, "waits for its turn")
@@ -66,8 +64,9 @@ class Turns:
     def wake(self) -> float:
         return min(self._ends.values(), default=math.inf)
 
-    def give(self, draft: Draft, now: float, ranks: Ranks) -> bool:
-        """On every node where something changed or a slice is over. True: there are more."""
+    def give(self, draft: Draft, now: float, ranks: Ranks) -> None:
+        """On every node where something changed or a slice is over. Where all slices began together, they
+        drift apart with the plans that this takes."""
         due: list[tuple[float, tuple[str, ...], _Lane | None]] = []
         seen: set[str] = set()
         for name in sorted(self._bindings.changed):
@@ -83,15 +82,15 @@ class Turns:
         self._bindings.changed.clear()
         over = [(end, name) for name, end in self._ends.items() if end <= now]
         due += [(end, self._bindings.sliced_with(name), None) for end, name in over]
-        portion = 0
+        left = True
         for _, names, known in sorted(due, key=lambda item: item[:2]):
-            if portion < _PORTION_JOBS:
+            if left:
                 lane = known or self._look(names, draft, now, ranks)
-                portion += len(lane.contenders)
                 self._rotate(draft, lane, now, ranks)
+                left = draft.budget.spend(budget.TURN * len(lane.contenders))
             elif known is not None:
                 self._go_on(draft, known, ranks)
-        return self.wake() <= now
+        draft.budget.more |= self.wake() <= now
 
     def _look(self, names: tuple[str, ...], draft: Draft, now: float, ranks: Ranks) -> _Lane:
         servers = self._bindings.fleet.servers

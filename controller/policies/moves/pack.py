@@ -15,6 +15,7 @@ from itertools import islice
 
 from controller.model import Configuration, GpuId, Job, JobId, Placement, Snapshot, Verdict, rate_key
 from controller.model.reasons import Reason, Why
+from controller.policies import budget
 from controller.policies.moves.hosts import Hosts
 from controller.policies.moves.trials import Trials
 from controller.policies.placement.draft import Draft
@@ -31,9 +32,6 @@ _ROUND_SECONDS = 60.0
 """After so long they are looked at again (SPEC 1.9)."""
 _TRIES = 16
 """Hosts with room that are tried for a guest."""
-_MOST_CHANGES = 32
-"""So many pairs are made, and so many parted because there is room, with one plan at most; the next plan,
-asked for at once, goes on."""
 IN_TURNS = 1.0
 """The score of jobs that take turns: the sum of their rates relative to those alone."""
 
@@ -105,7 +103,6 @@ class Pack:
         guests = [i for i in guests if _may_leave(snapshot.jobs[i]) and not trials.busy(i)]
         if not guests or not (free := draft.free(snapshot)):
             return
-        left = _MOST_CHANGES
         for guest_id in sorted(guests):
             guest, (host_id,) = snapshot.jobs[guest_id], draft.of(guest_id).shares_with
             if not _together(snapshot, draft, (host_id, guest_id)):
@@ -115,8 +112,7 @@ class Pack:
                 gpus = frozenset(free.on(name)[: guest.gpus])
                 self._part(guest_id, host_id, draft, f"{guest.gpus} GPUs of {name} are free")
                 draft.put(guest_id, Placement(gpus, gpus))
-                left -= 1
-                if not left:
+                if not draft.budget.spend(budget.PAIR):
                     draft.wake(snapshot.time)
                     return
 
@@ -146,7 +142,7 @@ class Pack:
         bound: Mapping[GpuId, int] | None = None
         in_vain: set[object] = set()
         """Guests of these kinds gain with none of the hosts that are tried for them."""
-        left = _MOST_CHANGES
+        left = True
         for guest in sorted(guests, key=lambda job: _first(snapshot, job)):
             trial, kind = trials.of(guest.id), _kind(guest)
             if (trial is None and kind in in_vain) or not _may_join(snapshot, guest, draft):
@@ -176,7 +172,7 @@ class Pack:
                     if score is None and trial is None:
                         trials.begin(what, before)
                     self._join(guest, host_id, draft, score)
-                    left -= 1
+                    left = draft.budget.spend(budget.PAIR)
                     self._go_on(snapshot, draft, begin, following, made=True)
                     break
             if alike:

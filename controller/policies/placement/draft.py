@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 from controller.model import NOWHERE, JobId, Moved, Placement, Snapshot, Verdict
+from controller.policies.budget import Budget
 from controller.policies.placement.free import NOBODY, Free, bindings
 
 
@@ -43,6 +44,7 @@ class Draft:
 
     def begin(self, remembered: Mapping[str, Any]) -> Draft:
         """A plan begins. `remembered`: what moves remember, JSON by a name of theirs."""
+        self.budget = Budget()
         self._log: list[tuple[JobId, Placement, Placement, Any]] = []
         self._looked = False
         """A move looks at what is free: it sees what others get meanwhile."""

@@ -12,18 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.model import Problem
+from controller.policies import budget
 from controller.policies.allocations.worker import answers
 from controller.policies.assemble import make_policy
-from controller.policies.mechanisms import turns
-from controller.policies.mechanisms.gang_lanes import GangLanes
-from controller.policies.placement.consolidation import Consolidation
 from controller.policies.protocol import Policy
 from controller.settings.policies import PolicySettings
 from controller.solver import ImmediateSolver
 from controller.solver.frames import failed
 from tests.unit.draws import draws
-from tests.unit.policies.presets import POLICIES, las, ordered, preset, tables
-from tests.unit.policies.test_random import ORDERS
+from tests.unit.policies.presets import POLICIES, las, preset, tables
 from tests.unit.policies.trouble import Trouble
 
 
@@ -61,7 +58,6 @@ ALL: dict[str, Callable[[], Policy]] = {
     "las growing": growing("tiresias-las", queue_limits=[40.0]),
     "gandiva growing": growing("gandiva", slice_seconds=8.0, max_jobs_per_gpu=3),
     "gandiva packed": preset("gandiva", "pack", slice_seconds=8.0, max_jobs_per_gpu=3),
-    "las portions": lambda: ordered(ORDERS["las"](), GangLanes(Consolidation(), most_starts=2)),
 }
 IN_ROUNDS = ("rounds", "rounds at their ends", "rounds packed", "fixed rounds")
 Shared = settings(max_examples=draws(40, 1000))
@@ -108,10 +104,12 @@ def test_the_same_when_allocations_fail(seed: int, name: str) -> None:
 
 
 @settings(max_examples=draws(10, 100))
-@given(seed=st.integers(0, 2**32))
-def test_the_same_when_turns_are_given_in_portions(seed: int) -> None:
+@given(seed=st.integers(0, 2**32), name=st.sampled_from(["gandiva", "las"]))
+def test_the_same_in_portions(seed: int, name: str) -> None:
+    """Two jobs start, or two have their turns, with one plan."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(turns, "_PORTION_JOBS", 3)
-        trouble = Trouble(random.Random(seed), ALL["gandiva"])
+        patch.setattr(budget, "START", budget.LOOKS // 2)
+        patch.setattr(budget, "TURN", budget.LOOKS // 2)
+        trouble = Trouble(random.Random(seed), ALL[name])
         for _ in range(25):
             trouble.turn()

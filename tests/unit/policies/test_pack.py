@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from controller.model import Configuration, Job, JobId, Phase, Profile, Rate, Reason, reason_of
+from controller.policies import budget
 from controller.policies.moves import hosts, pack
 from controller.policies.protocol import Policy
 from tests.unit.policies.ideal import GIB, Ideal, cluster, gpu_set, make_job, running, suspended
@@ -243,7 +244,7 @@ def test_a_job_in_transition_is_no_host() -> None:
 
 def test_pairs_are_made_in_portions_and_all_come_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     def packed(portion: int, looks: int) -> tuple[list[int], dict[int, frozenset[JobId]], dict[int, float]]:
-        monkeypatch.setattr(pack, "_MOST_CHANGES", portion)
+        monkeypatch.setattr(budget, "PAIR", budget.LOOKS // portion)
         monkeypatch.setattr(hosts, "MOST", looks)
         jobs = [packable(n, 10) for n in range(1, 11)]
         c = ideal(FIFO, jobs, gpus=5, **{f"j{n}": 30 for n in range(1, 11)})

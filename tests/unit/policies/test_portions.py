@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.model import Plan, Snapshot
-from controller.policies.mechanisms import ordered
+from controller.policies import budget
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.orders.gittins import Gittins
 from controller.policies.orders.order import Order
@@ -37,18 +37,21 @@ BY_ENTRY = {"las-entry", "las-entry-exact"}
 """Whose order is that in which jobs were stopped, so that it matters which plan stopped them."""
 
 
-def make(name: str, portion: int) -> Callable[[], Policy]:
+def make(name: str) -> Callable[[], Policy]:
     preempt = name != "fifo"
-    return lambda: in_lanes(
-        ORDERS[name](), GangLanes(Consolidation(), preempt=preempt, most_starts=portion), preempt=preempt
-    )
+    return lambda: in_lanes(ORDERS[name](), GangLanes(Consolidation(), preempt=preempt), preempt=preempt)
+
+
+def in_portions_of(patch: pytest.MonkeyPatch, *, due: int = 1000, starts: int = 1000) -> None:
+    """One plan changes the notes of so many jobs whose time has come, and starts so many."""
+    patch.setattr(budget, "ADVANCE", budget.LOOKS // due)
+    patch.setattr(budget, "START", budget.LOOKS // starts)
 
 
 def run(
-    name: str, seed: int, portion: int, sizes: tuple[int, ...], due: int = 10**6
+    name: str, seed: int, portion: int, sizes: tuple[int, ...], due: int = 1000
 ) -> tuple[Timeline, list[int]]:
-    """What happens with jobs of these sizes, and how many of them each plan starts. `due`: of how many jobs
-    whose time has come the notes change with one plan."""
+    """What happens with jobs of these sizes, and how many of them each plan starts."""
     starts: list[int] = []
 
     def count(snapshot: Snapshot, plan: Plan) -> None:
@@ -59,10 +62,10 @@ def run(
         ]
         starts.append(len(begin))
 
-    ideal = Ideal(make(name, portion), cluster(2, 4), jobs_of(seed, 20, sizes))
+    ideal = Ideal(make(name), cluster(2, 4), jobs_of(seed, 20, sizes))
     ideal.on_plan = count
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ordered, "_PORTION_JOBS", due)
+        in_portions_of(patch, due=due, starts=portion)
         return ideal.run(), starts
 
 
@@ -77,7 +80,7 @@ PORTIONS = {
 @Shared
 @given(**PORTIONS)
 def test_in_portions_all_comes_to_the_same(seed: int, name: str, portion: int, due: int) -> None:
-    at_once, _ = run(name, seed, 10**6, (1,))
+    at_once, _ = run(name, seed, 1000, (1,))
     in_portions, starts = run(name, seed, portion, (1,), due)
     assert max(starts) <= portion
     if name in BY_ENTRY:
@@ -107,7 +110,7 @@ def queues(due: int) -> tuple[list[tuple[int, int]], Timeline]:
             seen.append((len(plan.memory.jobs.keys() - plan.targets.keys()), len(stops)))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ordered, "_PORTION_JOBS", due)
+        in_portions_of(patch, due=due)
         jobs = [make_job(n, 1, 15.0) for n in range(1, 7)]
         jobs += [make_job(n, 1, 15.0, submit=1.0) for n in range(7, 11)]
         ideal = Ideal(las(queue_limits=[10.0]), cluster(1, 6), jobs)
@@ -138,9 +141,9 @@ def test_jobs_demoted_in_portions_stand_behind_those_that_wait_in_their_queue(
     settings = QueueSettings(queue_limits=[10.0], order="queue-entry", promote_knob_ratio=0.0)
 
     def policy() -> Policy:
-        return in_lanes(Queues(settings), GangLanes(Consolidation(), most_starts=starts))
+        return in_lanes(Queues(settings), GangLanes(Consolidation()))
 
-    monkeypatch.setattr(ordered, "_PORTION_JOBS", due)
+    in_portions_of(monkeypatch, due=due, starts=starts)
     first = [make_job(n, 1, 30.0) for n in range(1, 5)]
     second = [make_job(n, 1, 30.0, submit=1.0) for n in range(5, 9)]
     ideal = Ideal(policy, cluster(1, 4), first + second)
@@ -152,8 +155,11 @@ def test_jobs_demoted_in_portions_stand_behind_those_that_wait_in_their_queue(
 
 
 @pytest.mark.parametrize("name", sorted(ORDERS))
-def test_two_of_four_start_and_the_next_plan_is_made_at_once(name: str) -> None:
-    ideal = Ideal(make(name, 2), cluster(1, 4), [make_job(n, 1, 10.0) for n in range(1, 5)])
+def test_two_of_four_start_and_the_next_plan_is_made_at_once(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    in_portions_of(monkeypatch, starts=2)
+    ideal = Ideal(make(name), cluster(1, 4), [make_job(n, 1, 10.0) for n in range(1, 5)])
     seen: list[tuple[int, bool]] = []
     ideal.on_plan = lambda snapshot, plan: seen.append((len(plan.targets), plan.wake_at == snapshot.time))
     timeline = ideal.run()
@@ -186,7 +192,8 @@ def test_a_move_follows_when_the_one_before_it_is_through() -> None:
     assert plans[:2] == [["first"], ["first", "second", "second"]]
 
 
-def test_moves_follow_when_all_have_started() -> None:
+def test_moves_follow_when_all_have_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_portions_of(monkeypatch, starts=1)
     seen: list[int] = []
 
     class Count:
@@ -194,7 +201,7 @@ def test_moves_follow_when_all_have_started() -> None:
             seen.append(sum(bool(placement.gpus) for placement in draft.placements.values()))
 
     def policy() -> Policy:
-        return in_lanes(ORDERS["continuous"](), GangLanes(Consolidation(), most_starts=1), moves=[Count()])
+        return in_lanes(ORDERS["continuous"](), GangLanes(Consolidation()), moves=[Count()])
 
     c = Ideal(policy, cluster(1, 4), [make_job(n, 1, 1e4) for n in range(1, 5)])
     c.step()
