@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any
 
 from controller.model import NOWHERE, JobId, Memory, Placement, Plan, Snapshot, StateAt, Target, Why
+from controller.policies import budget
 from controller.policies.mechanisms import sentences
 from controller.policies.mechanisms.mechanism import Decision, Mechanism
 from controller.policies.mechanisms.row import WAITING, Row, arrival
@@ -22,9 +23,6 @@ from controller.policies.moves.move import Move
 from controller.policies.moves.part import part, with_partners
 from controller.policies.placement.draft import Draft
 from controller.policies.recalled import mapping
-
-_SAID_AT_ONCE = 2000
-"""With one plan it is said why so many jobs are where they are; more where the plan starts or stops more."""
 
 
 class Frame:
@@ -43,31 +41,30 @@ class Frame:
         mechanism = self.mechanism
         # 1. Follow what was observed.
         touched = self._touched(snapshot, memory)
-        mechanism.begin(snapshot, len(touched))
+        mechanism.begin(snapshot)
         self._follow(snapshot, touched)
-        # 2. What changes with time, and what was solved meanwhile.
-        more = mechanism.advance(snapshot)
-        # 3. Decide who runs where.
+        # 2. Decide who runs where, by what changes with time and what was solved meanwhile.
         draft = self._draft.begin(self._moves_remember)
-        decision = mechanism.decide(draft, more=more)
-        # 4. Part jobs that may not share their GPUs any more.
+        decision = mechanism.decide(snapshot, draft)
+        decided = not draft.budget.more
+        # 3. Part jobs that may not share their GPUs any more.
         mark = draft.mark()
         if self._sharing and not decision.unsaid:
             put = touched | draft.put_since() | decision.late.keys()
             part(snapshot, draft, with_partners(snapshot, put) & self._sharing)
-        # 5. Moves follow a decision that is whole, and the moves before them.
-        for move in () if decision.more else self._moves:
+        # 4. Moves follow a decision that is whole, and the moves before them.
+        for move in self._moves if decided else ():
             move.propose(snapshot, draft)
             if draft.wake_at <= snapshot.time:
                 break
-        # 6. What jobs are to have instead of what they have.
+        # 5. What jobs are to have instead of what they have.
         changes = self._changes(draft, decision)
-        mechanism.settle(changes, whole=not decision.more)
+        mechanism.settle(changes, whole=decided)
         targets = {job_id: self._target(job_id, to) for job_id, to in changes.items()}
-        # 7. Say why.
+        # 6. Say why.
         said = self._say(draft, mechanism.changed, changes)
-        # 8. Remember, and plan again in time. What a move freed is for the mechanism.
-        at_once = decision.more or bool(self._unsaid) or draft.freed_since(mark)
+        # 7. Remember, and plan again in time. What a move freed is for the mechanism.
+        at_once = draft.budget.more or bool(self._unsaid) or draft.freed_since(mark)
         wake_at = max(snapshot.time, min(mechanism.wake(), draft.wake_at))
         return Plan(
             targets,
@@ -167,11 +164,11 @@ class Frame:
     def _say(
         self, draft: Draft, changed: Collection[JobId], changes: Mapping[JobId, Placement]
     ) -> dict[JobId, str]:
-        """What the draft says comes first."""
+        """What the draft says comes first. Where there is much to say, the next plans say the rest."""
         self._unsaid.update(dict.fromkeys(changed))
         for job_id in draft.said.keys() - changes.keys():
             self._unsaid.pop(job_id, None)
-        more = max(0, _SAID_AT_ONCE - len(changes))
+        more = max(0, budget.LOOKS // budget.WORDS - len(changes))
         now = [*changes, *islice((job_id for job_id in self._unsaid if job_id not in changes), more)]
         found: dict[JobId, str] = {}
         for job_id in now:

@@ -9,12 +9,12 @@ from typing import Any
 
 from controller.model import Changes, GpuSet, Job, JobId, Placement, Reason, Snapshot, Why, by_node
 from controller.policies import budget
-from controller.policies.mechanisms import sentences
 from controller.policies.mechanisms.clearing import Clearing
 from controller.policies.mechanisms.lane import Lane
 from controller.policies.mechanisms.lanes import Lanes
 from controller.policies.mechanisms.ranks import Ranks
 from controller.policies.mechanisms.row import FIXED, RUNNING, WAITING, Key, Row, Shape, taken
+from controller.policies.mechanisms.settled import let_arrive, let_return
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.free import Free
@@ -131,17 +131,15 @@ class GangLanes(Lanes):
         if not self._ready and ranks.epoch == self._epoch:
             return
         self._ready = False
-        for job_id, row in sorted(self._coming.items()):
-            draft.put(job_id, Placement(row.job.promised, row.job.promised))
-            if row.job.promised_size:
-                draft.say(job_id, sentences.resized(row.job))
+        let_arrive(draft, self._coming.values())
         self._admit()
         if self._lane.contested:
             if ranks.epoch != self._epoch:
                 self._epoch = ranks.epoch
                 self._rekey_running(ranks)
             self._ready = self._fill(draft)
-        self._let_leave(draft)
+        wholly = [row for row in self._leaving.values() if row.shape[0] == 0]
+        let_return(draft, self._free, sorted(wholly, key=lambda row: row.key))
         draft.budget.more |= self._ready
 
     def rekey(self, ranks: Ranks) -> None:
@@ -209,12 +207,3 @@ class GangLanes(Lanes):
             elif row.in_line and not admitted:
                 row.in_line = False
                 self._lane.remove_waiting(row.key, row.shape)
-
-    def _let_leave(self, draft: Draft) -> None:
-        """A node that is being drained gets empty when the jobs bound to it have ended: those that are off
-        their GPUs go on there when all of them are idle."""
-        wholly = [row for row in self._leaving.values() if row.shape[0] == 0]
-        for row in sorted(wholly, key=lambda r: r.key):
-            own = own_gpus(row.job)
-            if len(own) == row.job.gpus and self._free.all_idle(own):
-                draft.put(row.id, Placement(own, row.job.placement.allocation))

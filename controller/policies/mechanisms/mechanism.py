@@ -15,10 +15,9 @@ from controller.policies.placement.draft import Draft, Room
 
 @value
 class Decision:
-    """What became of a decision. The draft has the placements."""
+    """What became of a decision. The draft has the placements, and its budget says whether there is more to
+    decide."""
 
-    more: bool = False
-    """It is not whole: the next plan, asked for at once, goes on."""
     unsaid: bool = False
     """The placements in the draft are for a later plan to say."""
     late: Mapping[JobId, Placement] = field(default_factory=empty)
@@ -47,8 +46,8 @@ class Mechanism(Room, Protocol):
     def nodes_changed(self, snapshot: Snapshot, changed: Changes) -> bool:
         """False: they offer other GPUs than before, so begin anew."""
 
-    def begin(self, snapshot: Snapshot, touched: int) -> None:
-        """A plan begins. `touched`: as many jobs are not as they were."""
+    def begin(self, snapshot: Snapshot) -> None:
+        """A plan begins."""
 
     def row(self, job: Job, usage: Usage, note: Note) -> Row:
         """Of a job that was not seen before. `note`: as it was remembered, or damaged."""
@@ -65,11 +64,8 @@ class Mechanism(Room, Protocol):
     def follow(self, rows: Sequence[Row]) -> None:
         """These jobs are as they were observed, in the order of their arrival."""
 
-    def advance(self, snapshot: Snapshot) -> bool:
-        """What changes by itself. True: there is more of it."""
-
-    def decide(self, draft: Draft, *, more: bool) -> Decision:
-        """`more`: `advance` is not through."""
+    def decide(self, snapshot: Snapshot, draft: Draft) -> Decision:
+        """Who runs where, after what changes by itself or was solved."""
 
     def settle(self, changes: Mapping[JobId, Placement], *, whole: bool) -> None:
         """This is what the plan changes, moves included. It will be observed before it is decided about

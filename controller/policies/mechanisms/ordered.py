@@ -52,7 +52,7 @@ class Ordered:
     def nodes_changed(self, snapshot: Snapshot, changed: Changes) -> bool:
         return self._lanes.nodes_changed(snapshot, changed)
 
-    def begin(self, snapshot: Snapshot, touched: int) -> None:
+    def begin(self, snapshot: Snapshot) -> None:
         self._now = snapshot.time
         self._ranks.begin_plan(self._now)
         self.changed: dict[JobId, None] = {}
@@ -104,10 +104,6 @@ class Ordered:
         self._timers.set(row.id, until)
         self.changed[row.id] = None
 
-    def advance(self, snapshot: Snapshot) -> bool:
-        """Part of the decision."""
-        return False
-
     def _advance(self, left: budget.Budget) -> None:
         """Jobs whose time has come: their notes or standings change."""
         most = max(1, left.left // budget.ADVANCE)
@@ -133,12 +129,12 @@ class Ordered:
 
     # -- deciding -------------------------------------------------------------------------------------
 
-    def decide(self, draft: Draft, *, more: bool) -> Decision:
+    def decide(self, snapshot: Snapshot, draft: Draft) -> Decision:
         """The plan with the last of the jobs whose time has come decides."""
         self._advance(draft.budget)
         if not draft.budget.more:
             self._lanes.decide(draft, self._now, self._ranks)
-        return Decision(draft.budget.more)
+        return Decision()
 
     def settle(self, changes: Mapping[JobId, Placement], *, whole: bool) -> None:
         """The lanes need not know: they see it when it is observed."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from controller.model import JobId, Snapshot
-from controller.policies.mechanisms import frame
+from controller.policies import budget
 from controller.policies.mechanisms.rounds.given import NO_TERMS, make_given
 from controller.policies.mechanisms.rounds.member import Member
 from tests.unit.policies.ideal import Ideal, cluster, make_job
@@ -19,7 +19,7 @@ def test_what_a_lane_says_stays_where_more_jobs_change_than_are_told_of_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def said(at_once: int) -> list[str]:
-        monkeypatch.setattr(frame, "_SAID_AT_ONCE", at_once)
+        monkeypatch.setattr(budget, "WORDS", budget.LOOKS // at_once)
         jobs = [make_job(n, 1, 1e6) for n in range(1, 20)]
         made = preset("gandiva", slice_seconds=20.0, max_jobs_per_gpu=2)
         ideal = Ideal(made, cluster(1, 2), jobs, bound=True)

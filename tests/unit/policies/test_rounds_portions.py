@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from controller.model import Configuration, JobId, Plan, Profile, Rate, Snapshot
-from controller.policies.mechanisms import frame
-from controller.policies.mechanisms.rounds import effort, layout
-from controller.policies.mechanisms.rounds.effort import Effort
+from controller.policies import budget
+from controller.policies.budget import Budget
+from controller.policies.mechanisms.rounds import layout
 from controller.policies.mechanisms.rounds.selection import Choice, Selection
 from tests.unit.policies.ideal import GIB, Ideal, Timeline, make_job, make_node
 from tests.unit.policies.presets import preset
@@ -36,8 +36,8 @@ def run(seed: int, sizes: tuple[int, ...]) -> tuple[Timeline, Ideal]:
 
 
 def small_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(effort, "MOST_JOBS", 2)
-    monkeypatch.setattr(effort, "_LITTLE", 1)
+    monkeypatch.setattr(budget, "LOOKS", 2)
+    monkeypatch.setattr(budget, "WORDS", 1)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -50,17 +50,17 @@ def test_in_portions_all_comes_to_the_same(monkeypatch: pytest.MonkeyPatch, seed
 
 
 def test_a_plan_goes_over_all_jobs_once_if_they_are_many() -> None:
-    plan = Effort()
-    assert plan.allows(8000) and not plan.allows(8000) and plan.put_off
+    plan = Budget()
+    assert plan.allows(8000) and not plan.allows(8000) and plan.more
     assert not plan.allows(1)
-    small = Effort()
+    small = Budget()
     small.spend(200)
-    assert small.allows(20_000) and not small.put_off
+    assert small.allows(20_000) and not small.more
     assert not small.allows(20_000)
 
 
 def test_what_is_said_of_many_jobs_follows_in_the_next_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame, "_SAID_AT_ONCE", 3)
+    monkeypatch.setattr(budget, "WORDS", budget.LOOKS // 3)
     jobs = [make_job(n, 1) for n in range(1, 21)]
     ideal = Ideal(preset("gavel-las"), [make_node("n1", 4, model="v100")], jobs, check=False)
     said: list[int] = []

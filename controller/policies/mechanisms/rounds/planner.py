@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from controller.model import GpuId, JobId, Placement
+from controller.model import GpuId, JobId
 from controller.policies.mechanisms.rounds.in_force import ALONE, InForce
 from controller.policies.mechanisms.rounds.kinds import kinds, type_of_kind
 from controller.policies.mechanisms.rounds.layout import Layout, find_together, place
@@ -14,7 +14,8 @@ from controller.policies.mechanisms.rounds.pairs import SharingRules
 from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.selection import Choice, Selection, ranked
 from controller.policies.mechanisms.rounds.settings import RoundSettings
-from controller.policies.mechanisms.row import FIXED, RUNNING, WAITING
+from controller.policies.mechanisms.row import FIXED, RUNNING, WAITING, arrival
+from controller.policies.mechanisms.settled import let_arrive, let_return
 from controller.policies.placement.draft import Draft
 
 
@@ -99,8 +100,7 @@ class RoundPlanner:
             if member.standing is FIXED:
                 others = member.job.placement.shares_with if self._pairs else ()
                 member.assign(member.hosted, min(others, default=ALONE), False, now)
-        self._let_drain(draft)
-        self._let_arrive(draft, now)
+        self._let_settled(draft, now)
         candidates = [
             m
             for m in self._members.values()
@@ -117,8 +117,7 @@ class RoundPlanner:
         something else than before. `allocating`: an allocation is under way, and jobs that it will count for
         the first time wait for it."""
         self.unfinished = False
-        self._let_drain(draft)
-        arrived = self._let_arrive(draft, now)
+        arrived = self._let_settled(draft, now)
         free = self._pools.free()
         for member in [self._members[job_id] for job_id in sorted(self._pending)]:
             if draft.of(member.id).allocation:
@@ -190,28 +189,17 @@ class RoundPlanner:
         """Those of its GPUs where others may start too."""
         return [gpu for gpu in member.job.placement.gpus if gpu.node not in self._pools.closed]
 
-    def _let_arrive(self, draft: Draft, now: float) -> set[JobId]:
-        """Jobs that a move has sent elsewhere start where their GPUs are promised to them. Returns those that
-        had no type in this round."""
+    def _let_settled(self, draft: Draft, now: float) -> set[JobId]:
+        """Start jobs that have no choice of GPUs. Returns those that had no type in this round."""
+        if self._pools.closed:
+            waiting = map(self._members.__getitem__, self._waiting)
+            bound = (member for member in waiting if self._pools.partly_closed(member.job))
+            let_return(draft, self._pools.gpus, sorted(bound, key=arrival))
         arrived: set[JobId] = set()
-        for member in [self._members[job_id] for job_id in sorted(self._promised)]:
-            had = draft.of(member.id)
-            if had.gpus or not had.allocation:
-                continue
-            draft.put(member.id, Placement(had.allocation, had.allocation))
-            if member.assigned != member.hosted:
-                extra = (member.hosted, ALONE) not in self._in_force.of(member.id)
-                member.assign(member.hosted, ALONE, extra, now)
+        for member in let_arrive(draft, [self._members[job_id] for job_id in self._promised]):
+            kind = self._members[member.id].hosted
+            if self._members[member.id].assigned != kind:
+                extra = (kind, ALONE) not in self._in_force.of(member.id)
+                self._members[member.id].assign(kind, ALONE, extra, now)
                 arrived.add(member.id)
         return arrived
-
-    def _let_drain(self, draft: Draft) -> None:
-        """A node that is being drained gets empty when the jobs bound to it have ended: those that are off
-        their GPUs go on there when all of them are idle."""
-        if not self._pools.closed:
-            return
-        for member in sorted(self._members.values(), key=lambda m: (m.job.submit_time, m.id)):
-            if member.standing is WAITING and self._pools.partly_closed(member.job):
-                gpus = self._pools.find(member.job, member.hosted)
-                if gpus is not None and not draft.of(member.id).gpus:
-                    place(draft, [member.job], gpus)

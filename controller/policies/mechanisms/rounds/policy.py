@@ -19,7 +19,6 @@ from controller.policies.allocations.allocation import Given, Pair
 from controller.policies.allocations.table import FractionTable
 from controller.policies.mechanisms.mechanism import Decision
 from controller.policies.mechanisms.rounds import words
-from controller.policies.mechanisms.rounds.effort import Effort
 from controller.policies.mechanisms.rounds.eligibility import Eligibility
 from controller.policies.mechanisms.rounds.given import NO_TERMS, Terms, equal_share, make_given
 from controller.policies.mechanisms.rounds.in_force import ALONE, InForce
@@ -121,15 +120,12 @@ class Rounds:
         self._ready = self._ready or bool(changed.nodes)
         return same
 
-    def begin(self, snapshot: Snapshot, touched: int) -> None:
+    def begin(self, snapshot: Snapshot) -> None:
         self._now, self._notes = snapshot.time, dict[JobId, Note]()
         self.changed: set[JobId] = set()
         self._renewed: Set[JobId] = set()
         """Jobs of which something else is to be remembered, besides."""
         self._planner.sharing = SharingRules(snapshot)
-        self._effort = Effort()
-        self._effort.spend(touched)
-        self._ready = self._ready or touched > 0
 
     def row(self, job: Job, usage: Usage, note: Note) -> Row:
         member = Member(job, usage)
@@ -142,11 +138,14 @@ class Rounds:
     def ended(self, job_id: JobId, row: Row | None, note: Note, usage: Usage) -> None:
         if row is not None or note is not None:
             self._notes[job_id] = None
+        self._ready = True
         self._digested.pop(job_id, None)
         self._give_digest(job_id, 0)
         self._planner.forget(job_id)
 
     def follow(self, rows: Sequence[Row]) -> None:
+        self._touched = len(rows)
+        self._ready = self._ready or bool(rows)
         for member in self._members.values() if self._pair_finder.on else ():
             if member.beside != ALONE and member.beside not in self._members:
                 member.lose_partner(self._now)
@@ -179,11 +178,6 @@ class Rounds:
 
     # -- the allocation -------------------------------------------------------------------------------
 
-    def advance(self, snapshot: Snapshot) -> bool:
-        """Read and ask for allocations. What that puts off is part of the decision."""
-        self._allocate(snapshot)
-        return False
-
     def _allocate(self, snapshot: Snapshot) -> None:
         due = self._due is not None and self._now >= self._due - TINY
         retry_at = self._now + self._settings.round_seconds
@@ -191,7 +185,7 @@ class Rounds:
         self._adopt(self._problem.read(snapshot, retry_at))
         begun = self._planner.listed or self._pending is not None
         if due and not begun and not self._speeds.same(snapshot.rates):
-            if not self._effort.allows(len(self._members)):
+            if not self._budget.allows(len(self._members)):
                 return
             # What was measured meanwhile counts from this round on.
             self._speeds = self._eligibility.speeds = Speeds(snapshot.rates)
@@ -203,7 +197,7 @@ class Rounds:
         if self._planner.listed or self._pending is not None:
             return  # the round begins first
         found = self._pair_finder.wanted(f"{self._digest:016x}", due, lambda: self._find_pairs(snapshot))
-        if self._problem.wants(self._now, found) and self._effort.allows(len(self._digests)):
+        if self._problem.wants(self._now, found) and self._budget.allows(len(self._digests)):
             self._adopt(self._problem.ask(snapshot, found, retry_at, lambda: self._stated(snapshot)))
 
     def _stated(self, snapshot: Snapshot) -> Given:
@@ -225,7 +219,7 @@ class Rounds:
             return
         last, now = self._reset_at, self._now
         if last is None or now - last >= self._settings.reset_seconds - TINY:
-            self._effort.spend(len(self._members))
+            self._budget.spend(len(self._members))
             elapsed = 0.0 if last is None else now - last
             for member in self._members.values():
                 member.reset(self._in_force.due(member.id, elapsed, now), now)
@@ -249,9 +243,12 @@ class Rounds:
 
     # -- deciding -------------------------------------------------------------------------------------
 
-    def decide(self, draft: Draft, *, more: bool) -> Decision:
+    def decide(self, snapshot: Snapshot, draft: Draft) -> Decision:
+        self._budget = draft.budget
+        self._budget.spend(self._touched)
+        self._allocate(snapshot)
         late = self._decide(draft)
-        return Decision(self._effort.put_off, self._pending is not None, late)
+        return Decision(self._pending is not None, late)
 
     def _decide(self, draft: Draft) -> Mapping[JobId, Placement]:
         """Changes the draft. Returns what is to be said of it besides: it was laid out by a plan before."""
@@ -265,12 +262,12 @@ class Rounds:
             if self._problem.under_way and self._now < self._patient_until() - TINY:
                 return {}
             return self._begin_round(draft)
-        allocating = self._problem.under_way or self._effort.put_off
+        allocating = self._problem.under_way or self._budget.more
         if self._ready or (self._kept_waiting and not allocating):
             self._kept_waiting = allocating
             self.changed |= self._planner.go_on(draft, self._now, allocating=allocating)
             self._ready = self._planner.unfinished
-            self._effort.put_off = self._effort.put_off or self._ready
+            self._budget.more |= self._ready
         return {}
 
     def _begin_round(self, draft: Draft) -> Mapping[JobId, Placement]:
@@ -278,17 +275,17 @@ class Rounds:
         assert self._due is not None
         if self._pending is None:
             if not self._planner.listed:
-                if not self._effort.allows(len(self._members)):
+                if not self._budget.allows(len(self._members)):
                     return {}
                 self._fall_back()
                 self._bound = sum(map(self._eligibility.misses_types, self._members.values()))
                 self._planner.list_all(self._now)
-            if not self._effort.allows(len(self._members)):
+            if not self._budget.allows(len(self._members)):
                 return {}
             self._planner.begin_round(draft, self._now)
             self._pending = PendingLayout(draft.changes(), self._members)
             self._ready = self._planner.unfinished
-        if not self._effort.allows(len(self._members)):
+        if not self._budget.allows(len(self._members)):
             return {}
         laid, self._pending = self._pending, None
         self.changed |= self._planner.settled
@@ -297,7 +294,7 @@ class Rounds:
         length = self._settings.round_seconds
         self._due += length * (math.floor((self._now - self._due + TINY) / length) + 1)
         # Jobs that came since it was laid out are looked at with the next plan.
-        self._effort.put_off = self._effort.put_off or self._ready
+        self._budget.more |= self._ready
         return laid.say(draft)
 
     def _patient_until(self) -> float:

@@ -20,7 +20,7 @@ class Pools(Room):
 
     def __init__(self, nodes: Mapping[str, Node], members: Mapping[JobId, Member]) -> None:
         """`members`: all jobs; it follows what is observed."""
-        self._members, self._free = members, Free(nodes)
+        self._members, self.gpus = members, Free(nodes)
         self.types = tuple(sorted({node.model for node in nodes.values() if node.gpus}))
         self._accepting: dict[tuple[object, ...], tuple[str, ...]] = {}
         """Types by what matters of a job."""
@@ -28,47 +28,47 @@ class Pools(Room):
     @property
     def closed(self) -> Collection[str]:
         """Nodes where nothing starts."""
-        return self._free.closed
+        return self.gpus.closed
 
     def same(self, nodes: Mapping[str, Node], changed: frozenset[str]) -> bool:
         """Whether these nodes offer what they offered. If so, they are taken over."""
         if changed:
             self._accepting.clear()
-        return all(self._free.same_gpus(name, nodes.get(name)) for name in changed)
+        return all(self.gpus.same_gpus(name, nodes.get(name)) for name in changed)
 
     # -- who has what ---------------------------------------------------------------------------------
 
     def change(self, job_id: JobId, before: Placement, after: Placement) -> None:
-        self._free.hold(job_id, taken(job_id, after, self._members))
+        self.gpus.hold(job_id, taken(job_id, after, self._members))
 
     def held(self, job: Job) -> Placement:
         """What a job has as far as others are concerned."""
-        return held(self._free, job)
+        return held(self.gpus, job)
 
     # -- what is free ---------------------------------------------------------------------------------
 
     def workers(self) -> dict[str, int]:
         """GPUs that jobs may start on, by type, free or not."""
-        return {t: sum(s.usable.bit_count() for s in self._free.of_model(t)) for t in self.types}
+        return {t: sum(s.usable.bit_count() for s in self.gpus.of_model(t)) for t in self.types}
 
     def free(self) -> dict[str, int]:
         """By type."""
-        return {gpu_type: self._free.count[gpu_type] for gpu_type in self.types}
+        return {gpu_type: self.gpus.count[gpu_type] for gpu_type in self.types}
 
     def type_of(self, gpus: GpuSet) -> str:
         """By the first of them. Empty: none, or not known."""
-        node = self._free.node(min(gpus).node) if gpus else None
+        node = self.gpus.node(min(gpus).node) if gpus else None
         return node.model if node is not None else ""
 
     def find(self, job: Job, gpu_type: str) -> GpuSet | None:
         """GPUs of the type, or kind, for the job now; where Slurm has bound it, those that it is bound to."""
         if job.placement.allocation:
-            return find(self._free, job)
-        sought, refused = self.sought(job, gpu_type), self._free.refused
+            return find(self.gpus, job)
+        sought, refused = self.sought(job, gpu_type), self.gpus.refused
         if sought in refused:
             return None
         few, scattered = self._distinguishes(job, gpu_type), is_scattered(gpu_type)
-        found = find(self._free, job, type_of_kind(gpu_type), consolidated=few, scattered=scattered)
+        found = find(self.gpus, job, type_of_kind(gpu_type), consolidated=few, scattered=scattered)
         if found is None:
             refused.add(sought)
         return found
@@ -83,7 +83,7 @@ class Pools(Room):
 
     def least_nodes(self, job: Job, gpu_type: str) -> int:
         """The fewest nodes of the type that the gang needs. 0: it can be spread in no other way."""
-        counts = spreads(self._free, job, consolidated=False, model=gpu_type) if gpu_type else []
+        counts = spreads(self.gpus, job, consolidated=False, model=gpu_type) if gpu_type else []
         return counts[0] if len(counts) > 1 else 0
 
     def only_closed(self, job: Job) -> bool:
@@ -106,10 +106,10 @@ class Pools(Room):
         return found
 
     def _accepts(self, job: Job, gpu_type: str) -> bool:
-        share, slots = self._free.spreads.least_share(job, gpu_type), self._free.of_model(gpu_type)
+        share, slots = self.gpus.spreads.least_share(job, gpu_type), self.gpus.of_model(gpu_type)
         fits = any(refusal(job, slot.node, slot.sound.bit_count(), share) is None for slot in slots)
-        return fits and bool(self._free.spreads.of(job, gpu_type))
+        return fits and bool(self.gpus.spreads.of(job, gpu_type))
 
     def why_nowhere(self, job: Job) -> Why | None:
         """One sentence for a job that no node can take; None where one can."""
-        return None if job.placement.allocation else self._free.why_nowhere(job)
+        return None if job.placement.allocation else self.gpus.why_nowhere(job)
