@@ -224,7 +224,8 @@ def main() -> None:
         "policy",
         "jobs",
         "from nothing",
-        "ordinary, CPU ms",
+        "ordinary plan, CPU ms",
+        "ordinary event in all",
         "worst moment, CPU ms",
         "plans then",
         title=f"One decision for {options.gpus:,} GPUs: median / p99 / max",
@@ -237,19 +238,23 @@ def main() -> None:
             types=options.types,
         )
         first = cluster.decide()[0]
-        ordinary: list[float] = []
+        ordinary: list[list[float]] = []
         for _ in range(options.events):
             cluster.now += 2.0
             cluster.leave()
             cluster.arrive()
-            ordinary += cluster.decide()
+            ordinary.append(cluster.decide())
         moments = []
         for _ in range(options.worst):
             cluster.now += WORST_SECONDS
             moments.append(cluster.decide())
         worst = [seconds for moment in moments for seconds in moment]
         plans = f"{len(worst) / max(1, len(moments)):.0f}"
-        row = (f"{first * 1e3:.0f} ms", words(ordinary), words(worst), plans)
+        each, events = (
+            words([taken for event in ordinary for taken in event]),
+            words(list(map(sum, ordinary))),
+        )
+        row = (f"{first * 1e3:.0f} ms", each, events, words(worst), plans)
         table.add_row(name, f"{len(cluster.jobs):,}", *row)
         Console(stderr=True).print(name, *row)
     Console().print(table)
