@@ -36,6 +36,7 @@ class Eligibility:
 
     def see(self, member: Member) -> None:
         """What may be done with it. A guest that no round has chosen comes and goes with its host."""
+        member.gpus, member.shape = member.job.gpus, member.job.signature
         fixed = self._pools.only_closed(member.job)
         member.standing = standing(member.job, self._members, fixed=fixed, guests=not self._pairs)
         self.find_kinds(member)
@@ -45,7 +46,7 @@ class Eligibility:
         way of a checkpoint only."""
         job, own = member.job, member.job.allocation
         stays, member.hosted = self.stays(job), self._pools.type_of(own)
-        kinds = self._pools.accepting(job)
+        kinds = self._pools.accepting(member)
         if self._settings.placement_sensitive:
             least = self._least_nodes(job, member.hosted)
             if least and len({gpu.node for gpu in own}) > least:
@@ -71,7 +72,7 @@ class Eligibility:
     def misses_types(self, member: Member) -> bool:
         """Whether it stays on a type and could run on others."""
         own = type_of_kind(member.hosted)
-        return self.stays(member.job) and any(name != own for name in self._pools.accepting(member.job))
+        return self.stays(member.job) and any(name != own for name in self._pools.accepting(member))
 
     def wants(self, member: Member) -> bool:
         """Whether an allocation counts the job."""

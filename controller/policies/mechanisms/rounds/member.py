@@ -34,6 +34,8 @@ class Account:
 class Member(Row):
     """One job. What is not observed is in its note."""
 
+    gpus: int = 0
+    """Of its gang."""
     types: tuple[str, ...] = ()
     """GPU types, and kinds of them, that it may run on."""
     bound: bool = False

@@ -59,7 +59,7 @@ class RoundPlanner:
         """A job is as it was observed."""
         self.forget(member.id)
         if member.standing is WAITING:
-            self._waiting[member.id] = member.job.gpus
+            self._waiting[member.id] = member.gpus
             if self._pools.held(member.job).allocation:
                 self._promised.add(member.id)
         if member.assigned:
@@ -129,7 +129,7 @@ class RoundPlanner:
                 self._start(draft, member, partner if there else None)
             if not there and (partner is None or member.id < partner.id):
                 gpu_type = type_of_kind(member.assigned)
-                free[gpu_type] = free.get(gpu_type, 0) - member.job.gpus
+                free[gpu_type] = free.get(gpu_type, 0) - member.gpus
         free = {gpu_type: count for gpu_type, count in free.items() if count > 0}
         if not self._settings.refill or not free:
             return arrived
@@ -168,7 +168,7 @@ class RoundPlanner:
     ) -> list[Choice]:
         """Assigns jobs the types that they get."""
         own = {(m.id, m.hosted): len(self._open_gpus(m)) for m in running if self._pools.closed}
-        selection = Selection(order, {m.id: m.job.gpus for m in candidates}, free, own)
+        selection = Selection(order, {m.id: m.gpus for m in candidates}, free, own)
         chosen = Layout(draft, self._pools, self._members, running, selection, self.sharing).run()
         self.unfinished = self._settings.refill and selection.refused and bool(chosen)
         for choice in chosen:

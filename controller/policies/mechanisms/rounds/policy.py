@@ -162,7 +162,7 @@ class Rounds:
             return 0
         job, member.rates = member.job, self._speeds.alone(member)
         request = job.request
-        own = (job.id, job.gpus, request.weight, job.account, job.deadline_at, request.duration_seconds)
+        own = (job.id, member.gpus, request.weight, job.account, job.deadline_at, request.duration_seconds)
         content = (*own, member.rates)
         known, found = self._digested.get(job.id, (None, 0))
         if content != known:

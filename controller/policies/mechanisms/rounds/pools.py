@@ -75,7 +75,7 @@ class Pools(Room):
 
     def sought(self, job: Job, gpu_type: str) -> tuple[object, ...]:
         """All that `find` looks at of a job that Slurm has not bound: equal jobs find equal places."""
-        return (gpu_type, self._distinguishes(job, gpu_type), *job.signature)
+        return (gpu_type, self._distinguishes(job, gpu_type), self._members[job.id].shape)
 
     def _distinguishes(self, job: Job, gpu_type: str) -> bool:
         """Whether the type means as few nodes as the gang needs."""
@@ -97,12 +97,12 @@ class Pools(Room):
 
     # -- what takes a job -----------------------------------------------------------------------------
 
-    def accepting(self, job: Job) -> tuple[str, ...]:
+    def accepting(self, member: Member) -> tuple[str, ...]:
         """Types with a node that could take the job, whatever runs there now."""
-        kind = job.signature
-        found = self._accepting.get(kind)
+        found = self._accepting.get(member.shape)
         if found is None:
-            found = self._accepting[kind] = tuple(t for t in self.types if self._accepts(job, t))
+            accept = (gpu_type for gpu_type in self.types if self._accepts(member.job, gpu_type))
+            found = self._accepting[member.shape] = tuple(accept)
         return found
 
     def _accepts(self, job: Job, gpu_type: str) -> bool:
