@@ -2,13 +2,12 @@
 """An asyncio event loop whose time jumps: when nothing can run now, the next timer's time has come.
 
 Everything written with asyncio runs under it unchanged, which is how the daemon's own loop and executor
-run in simulation. Deterministic: callbacks run in the order of their times, then of their creation. There
-are no files, sockets, threads or signals in it: asking for one raises NotImplementedError.
+run in simulation. Deterministic: callbacks run in the order of their times, then of their creation. Files,
+sockets, threads and signals do not work in it.
 """
 
 import asyncio
 import heapq
-import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
@@ -17,8 +16,6 @@ from typing import Any, TypeVar
 from controller.errors import GandivaError
 
 T = TypeVar("T")
-
-log = logging.getLogger("asyncio")
 
 SAME_INSTANT_SECONDS = 1e-6
 """Timers so close together are of one instant: sums of floating-point times differ by less."""
@@ -34,17 +31,15 @@ class SimulationDeadlock(GandivaError):
     """Every task waits for something that no timer will ever bring."""
 
 
-class VirtualTimeLoop(asyncio.AbstractEventLoop):
+class VirtualTimeLoop(asyncio.BaseEventLoop):
     """Starts at time `start` seconds."""
 
     def __init__(self, start: float = 0.0) -> None:
+        super().__init__()
         self._now = start
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._timers_made = self._timers_cancelled = 0
-        self._running = self._stopping = self._closed = False
-
-    # -- what can be asked of it ------------------------------------------------------------------------
 
     def time(self) -> float:
         return self._now
@@ -52,75 +47,19 @@ class VirtualTimeLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
+        # As asyncio's own, without what that checks: it is called more often than anything else.
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
-    def call_later(  # type: ignore[override]
-        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        when = self._now + delay if delay > SETTLED_SECONDS else self._now
-        return self.call_at(when, callback, *args, context=context)
-
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
+        when = when if when - self._now > SETTLED_SECONDS else self._now
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._timers_made += 1
         heapq.heappush(self._timers, (when, self._timers_made, timer))
         return timer
-
-    def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
-
-    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        return asyncio.Task(coro, loop=self, **options)
-
-    def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """What was raised where no task waits for it, as asyncio's own loops say it."""
-        log.error(context["message"], exc_info=context.get("exception"))
-
-    def get_debug(self) -> bool:
-        return False
-
-    def is_running(self) -> bool:
-        return self._running
-
-    def is_closed(self) -> bool:
-        return self._closed
-
-    # -- running ----------------------------------------------------------------------------------------
-
-    def run_until_complete(self, future: Any) -> Any:
-        """Raises SimulationDeadlock when it can never finish."""
-        task = asyncio.ensure_future(future, loop=self)
-        task.add_done_callback(self._stop)
-        try:
-            self.run_forever()
-        finally:
-            task.remove_done_callback(self._stop)
-        return task.result()
-
-    def run_forever(self) -> None:
-        self._stopping, self._running = False, True
-        asyncio._set_running_loop(self)
-        try:
-            while not self._stopping:
-                self._run_once()
-        finally:
-            asyncio._set_running_loop(None)
-            self._running = False
-
-    def stop(self) -> None:
-        self._stopping = True
-
-    def close(self) -> None:
-        self._closed = True
-        self._ready.clear()
-        self._timers.clear()
-
-    def _stop(self, _future: object) -> None:
-        self._stopping = True
 
     def _timer_handle_cancelled(self, _timer: asyncio.TimerHandle) -> None:
         # (TimerHandle says so.) Most are for the end of a job that is preempted: they lie far ahead.
@@ -158,11 +97,10 @@ class VirtualClock:
 
 def run_virtual(main: Coroutine[Any, Any, T], start: float = 0.0) -> T:
     """`asyncio.run` on virtual time. Raises SimulationDeadlock when `main` can never finish."""
-    loop = VirtualTimeLoop(start)  # type: ignore[abstract]
+    loop = VirtualTimeLoop(start)
     try:
         asyncio.set_event_loop(loop)
-        result: T = loop.run_until_complete(main)
-        return result
+        return loop.run_until_complete(main)
     finally:
         for task in asyncio.all_tasks(loop):
             task.cancel()

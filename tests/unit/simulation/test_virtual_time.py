@@ -99,7 +99,7 @@ def test_an_error_that_nobody_waits_for_is_logged(caplog: pytest.LogCaptureFixtu
 
 def test_cancelled_timers_are_let_go() -> None:
     """A job that is preempted again and again cancels the timer of its end each time."""
-    loop = VirtualTimeLoop()  # type: ignore[abstract]
+    loop = VirtualTimeLoop()
 
     async def main() -> int:
         most = 0
