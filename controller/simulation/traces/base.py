@@ -84,6 +84,20 @@ class TraceJob:
 
 
 @dataclass(frozen=True, slots=True)
+class Columns:
+    """Of the tables of one format."""
+
+    delimiter: str
+    needed: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    others: tuple[str, ...] | None = None
+    """More that a file may have and that are not read: these of them are no misspelt ones. None: it has no
+    more."""
+    header: bool = True
+    """False: the files have none, and the columns that are needed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One line of a table; all getters raise TraceError."""
 
@@ -97,10 +111,13 @@ class Row:
 
     def text(self, column: str) -> str:
         """Not empty."""
-        value = self.values[column].strip()
-        if not value:
+        if not (value := self.word(column)):
             raise self.error(column, "is empty")
         return value
+
+    def word(self, column: str, otherwise: str = "") -> str:
+        """`otherwise` where it is empty or not there."""
+        return self.values.get(column, "").strip() or otherwise
 
     def number(self, column: str, low: float = 0.0, high: float = MAX_SECONDS) -> float:
         """A finite number from low to high."""
@@ -122,7 +139,7 @@ class Row:
 
     def choice(self, column: str) -> bool | None:
         """`yes` or `no`; None where it is empty or not there."""
-        text = self.values.get(column, "").strip()
+        text = self.word(column)
         if text not in ("", "yes", "no"):
             raise self.error(column, f"{_shown(text)} is neither yes nor no")
         return text == "yes" if text else None
@@ -178,23 +195,13 @@ def open_text(path: Path) -> IO[str]:
         raise GandivaError(f"cannot read the trace {path}: {error.strerror}") from error
 
 
-def read_table(
-    path: Path,
-    *,
-    delimiter: str,
-    needed: Sequence[str],
-    optional: Sequence[str] = (),
-    others: Sequence[str] | None = None,
-    header: Sequence[str] | None = None,
-    hint: str = "",
-) -> Iterator[Row]:
-    """Rows of a table. `others`: the file may have more columns than those that are read; these of them are
-    no misspelt ones. `header`: the names of the columns where the file has none. Raises TraceError."""
+def read_table(path: Path, columns: Columns, hint: str = "") -> Iterator[Row]:
+    """Rows of a table. `hint`: the end of a message about its columns. Raises TraceError."""
     with open_text(path) as file:
         # Quotes have a meaning in files with commas only: sacct and Gavel write them as they are.
-        quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if delimiter == "," else csv.QUOTE_NONE
-        reader = csv.reader(_lines(path, file), delimiter=delimiter, quoting=quoting, strict=True)
-        names = list(header) if header else None
+        quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if columns.delimiter == "," else csv.QUOTE_NONE
+        reader = csv.reader(_lines(path, file), delimiter=columns.delimiter, quoting=quoting, strict=True)
+        names = None if columns.header else list(columns.needed)
         seen = False
         while True:
             # A row begins on this line; with line breaks in quotes it ends on a later one.
@@ -211,7 +218,7 @@ def read_table(
                 continue
             if names is None:
                 names = [field.strip() for field in fields]
-                _check_header(path, line, names, needed, optional, others, hint)
+                _check_header(path, line, names, columns, hint)
                 continue
             if len(fields) != len(names):
                 missing = names[len(fields)] if len(fields) < len(names) else ""
@@ -220,32 +227,24 @@ def read_table(
             seen = True
             yield Row(path, line, dict(zip(names, fields, strict=True)))
         if not seen:
-            but = " but for its header" if names and not header else ""
+            but = " but for its header" if names and columns.header else ""
             raise NoJobs(path, 1, "", f"no jobs: the file is empty{but}")
 
 
-def _check_header(
-    path: Path,
-    line: int,
-    names: list[str],
-    needed: Sequence[str],
-    optional: Sequence[str],
-    others: Sequence[str] | None,
-    hint: str,
-) -> None:
-    for name in needed:
+def _check_header(path: Path, line: int, names: list[str], columns: Columns, hint: str) -> None:
+    for name in columns.needed:
         if name not in names:
             found = ", ".join(_shown(n)[1:-1] for n in names[:12])
             raise TraceError(path, line, name, f"there is no such column; the file has {found}{hint}")
     doubled = next((name for name in names if names.count(name) > 1), None)
     if doubled is not None:
         raise TraceError(path, line, doubled, "there are two columns of this name")
-    allowed = (*needed, *optional)
+    allowed, others = (*columns.needed, *columns.optional), columns.others
     for name in (name for name in names if name not in (*allowed, *(others or ()))):
         import difflib
 
         # A file of another program has columns of its own: there only one that nearly is ours is misspelt.
-        near = {other.lower(): other for other in (allowed if others is None else optional)}
+        near = {other.lower(): other for other in (allowed if others is None else columns.optional)}
         close = difflib.get_close_matches(name.lower(), near, n=2, cutoff=0.5 if others is None else 0.8)
         if close or others is None:
             means = f"; did you mean {' or '.join(near[word] for word in close)}?" if close else ""

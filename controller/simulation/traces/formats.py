@@ -4,7 +4,7 @@
 import datetime
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from operator import itemgetter
@@ -13,6 +13,7 @@ from pathlib import Path
 from controller.simulation.traces.base import (
     MAX_GPUS,
     UNREADABLE,
+    Columns,
     LeftOut,
     NoJobs,
     Row,
@@ -29,10 +30,8 @@ _NEVER_RAN = "that never ran"
 _MODEL = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
-def tiresias(path: Path, hint: str) -> list[TraceJob]:
+def tiresias(rows: Iterable[Row]) -> list[TraceJob]:
     """CSV `job_id,num_gpu,submit_time,iterations,model_name,duration,interval`; times in seconds."""
-    needed = ("job_id", "num_gpu", "submit_time", "duration")
-    table = read_table(path, delimiter=",", needed=needed, optional=("model_name",), others=(), hint=hint)
     return [
         TraceJob(
             id=row.text("job_id"),
@@ -40,20 +39,14 @@ def tiresias(path: Path, hint: str) -> list[TraceJob]:
             gpus=row.count("num_gpu", 0),
             duration_seconds=row.work("duration", "num_gpu"),
             line=row.line,
-            model=model_slug(row.values.get("model_name", "")),
+            model=model_slug(row.word("model_name")),
             gpus_column="num_gpu",
         )
-        for row in table
+        for row in rows
     ]
 
 
-_GAVEL = (
-    "job_type", "command", "working_directory", "num_steps_arg", "needs_data_dir", "total_steps",
-    "scale_factor", "priority_weight", "SLO", "arrival_time",
-)  # fmt: skip
-
-
-def gavel(path: Path, hint: str) -> list[TraceJob]:
+def gavel(rows: Iterable[Row]) -> list[TraceJob]:
     """Gavel's tab-separated lines without a header. Durations follow from a table of throughputs."""
     return [
         TraceJob(
@@ -67,28 +60,24 @@ def gavel(path: Path, hint: str) -> list[TraceJob]:
             weight=row.number("priority_weight", 1e-6, 1e6),
             gpus_column="scale_factor",
         )
-        for number, row in enumerate(
-            read_table(path, delimiter="\t", needed=_GAVEL, header=_GAVEL, hint=hint)
-        )
+        for number, row in enumerate(rows)
     ]
 
 
-def philly(path: Path, hint: str) -> list[TraceJob]:
+def philly(rows: Iterable[Row]) -> list[TraceJob]:
     """CSV `timestamp,duration,num_gpus[,cluster]`, sorted by time here. Less than 1 s counts as 1 s."""
-    needed = ("timestamp", "duration", "num_gpus")
-    table = read_table(path, delimiter=",", needed=needed, optional=("cluster",), others=(), hint=hint)
-    rows = sorted(((_seconds(row, "timestamp"), row) for row in table), key=itemgetter(0))
+    timed = sorted(((_seconds(row, "timestamp"), row) for row in rows), key=itemgetter(0))
     return [
         TraceJob(
             id=str(number),
-            submit_seconds=at - rows[0][0],
+            submit_seconds=at - timed[0][0],
             gpus=row.count("num_gpus", 0),
             duration_seconds=(lasted := row.work("duration", "num_gpus")) and max(1.0, float(int(lasted))),
             line=row.line,
             user=_MODEL.sub("-", row.values.get("cluster", "") or "user"),
             gpus_column="num_gpus",
         )
-        for number, (at, row) in enumerate(rows)
+        for number, (at, row) in enumerate(timed)
     ]
 
 
@@ -98,20 +87,14 @@ _ELAPSED = re.compile(r"(?:(?:([0-9]{1,6})-)?([0-9]{1,3}):)?([0-9]{1,2}):([0-9]{
 _UNKNOWN = ("", "INVALID")
 
 
-def sacct(path: Path, hint: str) -> list[TraceJob]:
+def sacct(rows: Iterable[Row]) -> list[TraceJob]:
     """What `gandiva trace sacct` writes: `sacct --parsable2` with at least JobID, Submit, ElapsedRaw or
     Elapsed, and AllocTRES. Steps are no jobs. Left out are jobs that have not ended or never ran, components
     of heterogeneous jobs, which cannot be time-sliced, and of a job that is there several times (`sacct -D`)
     all runs but the last."""
-    needed = ("JobID", "Submit", "AllocTRES")
-    optional = (
-        "ReqTRES", "ElapsedRaw", "Elapsed", "User", "Account", "QOS", "Partition", "State", "End", "NNodes"
-    )  # fmt: skip
     last: dict[str, TraceJob] = {}
     left: list[TraceJob] = []
-    for row in read_table(
-        path, delimiter="|", needed=needed, optional=optional, others=("Start", "ReqGRES"), hint=hint
-    ):
+    for row in rows:
         job_id = row.text("JobID")
         if "." not in job_id:
             if job_id in last:
@@ -124,40 +107,38 @@ def sacct(path: Path, hint: str) -> list[TraceJob]:
 
 def _accounted(row: Row, job_id: str) -> TraceJob:
     """One run of a job; submitted in seconds of `_seconds`, if it counts."""
-    said = {name: text.strip() for name, text in row.values.items()}
-    tres = said["AllocTRES"] or said.get("ReqTRES", "")
-    gpus, types = _tres_gpus(row, tres)
+    tres = row.word("AllocTRES", row.word("ReqTRES"))
+    gpus, _ = _tres_gpus(row, tres)
     job = TraceJob(job_id, 0.0, gpus, None, row.line, gpus_column="AllocTRES", recorded=True)
     if not gpus:
         return job
-    if not is_final(said.get("State") or "COMPLETED") or said.get("End") == "Unknown":
+    if not is_final(row.word("State", "COMPLETED")) or row.word("End") == "Unknown":
         return replace(job, left_out="that had not ended")
     if "+" in job_id:
         return replace(job, left_out="components of heterogeneous jobs")
     elapsed_seconds = _elapsed_seconds(row)
     if not elapsed_seconds:
         return replace(job, left_out=_NEVER_RAN if elapsed_seconds == 0 else "whose run time is not known")
-    nodes = _TRES_NODES.search(f"{tres},node={said.get('NNodes', '')}")
+    nodes = _TRES_NODES.search(f"{tres},node={row.word('NNodes')}")
     spread = int(nodes[1]) if nodes else 0
     return replace(
         job,
         submit_seconds=_seconds(row, "Submit"),
         duration_seconds=elapsed_seconds,
-        user=said.get("User", "") or "user",
-        account=said.get("Account", ""),
-        qos=said.get("QOS", ""),
-        partition=said.get("Partition", ""),
+        user=row.word("User", "user"),
+        account=row.word("Account"),
+        qos=row.word("QOS"),
+        partition=row.word("Partition"),
         nodes=spread if spread and gpus % spread == 0 else None,
-        gpu_types=_tres_gpus(row, said["ReqTRES"])[1] if said.get("ReqTRES") else types,
+        gpu_types=_tres_gpus(row, row.word("ReqTRES", tres))[1],
     )
 
 
 def _elapsed_seconds(row: Row) -> float | None:
     """In sacct's two columns for it. None: it does not know it (INVALID: an end before the start)."""
-    raw, text = (row.values.get(name, "").strip() for name in ("ElapsedRaw", "Elapsed"))
-    if raw not in _UNKNOWN:
+    if row.word("ElapsedRaw") not in _UNKNOWN:
         return row.number("ElapsedRaw")
-    if text in _UNKNOWN:
+    if (text := row.word("Elapsed")) in _UNKNOWN:
         if row.values.keys().isdisjoint(("ElapsedRaw", "Elapsed")):
             raise row.error("ElapsedRaw", "is not there, nor is Elapsed")
         return None
@@ -183,22 +164,17 @@ def _tres_gpus(row: Row, tres: str) -> tuple[int, tuple[str, ...]]:
     return gpus, tuple(named or alike)
 
 
-def native(path: Path, hint: str) -> list[TraceJob]:
+def native(rows: Iterable[Row]) -> list[TraceJob]:
     """CSV `job_id,submit_seconds,duration_seconds,gpus` and, if wanted,
     `nodes,model,user,account,qos,partition,weight,gpu_types,pack,max_gpus,store` (several types with `+`
     between them; pack and store: yes or no)."""
-    needed = ("job_id", "submit_seconds", "duration_seconds", "gpus")
-    optional = (
-        "nodes", "model", "user", "account", "qos", "partition", "weight", "gpu_types", "pack", "max_gpus",
-        "store",
-    )  # fmt: skip
     jobs = []
-    for row in read_table(path, delimiter=",", needed=needed, optional=optional, hint=hint):
+    for row in rows:
         gpus = row.count("gpus", 0)
-        nodes = row.count("nodes") if row.values.get("nodes", "").strip() else None
+        nodes = row.count("nodes") if row.word("nodes") else None
         if nodes is not None and gpus % nodes:
             raise row.error("nodes", f"{gpus} GPUs cannot be spread evenly over {nodes} nodes")
-        types = row.values.get("gpu_types", "").strip()
+        types = row.word("gpu_types")
         jobs.append(
             TraceJob(
                 id=row.text("job_id"),
@@ -206,17 +182,17 @@ def native(path: Path, hint: str) -> list[TraceJob]:
                 gpus=gpus,
                 duration_seconds=row.work("duration_seconds", "gpus"),
                 line=row.line,
-                model=model_slug(row.values.get("model", "")),
-                user=row.values.get("user", "").strip() or "user",
-                account=row.values.get("account", "").strip(),
-                qos=row.values.get("qos", "").strip(),
-                partition=row.values.get("partition", "").strip(),
-                weight=row.number("weight", 0.1, 100) if row.values.get("weight", "").strip() else 1.0,
+                model=model_slug(row.word("model")),
+                user=row.word("user", "user"),
+                account=row.word("account"),
+                qos=row.word("qos"),
+                partition=row.word("partition"),
+                weight=row.number("weight", 0.1, 100) if row.word("weight") else 1.0,
                 nodes=nodes,
                 gpu_types=tuple(types.split("+")) if types else (),
                 may_pack=row.choice("pack"),
                 has_store=row.choice("store"),
-                max_gpus=row.count("max_gpus") if row.values.get("max_gpus", "").strip() else None,
+                max_gpus=row.count("max_gpus") if row.word("max_gpus") else None,
             )
         )
     return jobs
@@ -239,9 +215,28 @@ def _seconds(row: Row, column: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.timezone.utc)).timestamp()
 
 
-FORMATS: Mapping[str, Callable[[Path, str], list[TraceJob]]] = {
-    each.__name__: each for each in (gavel, tiresias, philly, sacct, native)
+_GAVEL = (
+    "job_type", "command", "working_directory", "num_steps_arg", "needs_data_dir", "total_steps",
+    "scale_factor", "priority_weight", "SLO", "arrival_time",
+)  # fmt: skip
+_ACCOUNTED = (
+    "ReqTRES", "ElapsedRaw", "Elapsed", "User", "Account", "QOS", "Partition", "State", "End", "NNodes"
+)  # fmt: skip
+_WANTED = (
+    "nodes", "model", "user", "account", "qos", "partition", "weight", "gpu_types", "pack", "max_gpus",
+    "store",
+)  # fmt: skip
+FORMATS: Mapping[str, tuple[Columns, Callable[[Iterable[Row]], list[TraceJob]]]] = {
+    "gavel": (Columns("\t", _GAVEL, header=False), gavel),
+    "tiresias": (
+        Columns(",", ("job_id", "num_gpu", "submit_time", "duration"), ("model_name",), others=()),
+        tiresias,
+    ),
+    "philly": (Columns(",", ("timestamp", "duration", "num_gpus"), ("cluster",), others=()), philly),
+    "sacct": (Columns("|", ("JobID", "Submit", "AllocTRES"), _ACCOUNTED, ("Start", "ReqGRES")), sacct),
+    "native": (Columns(",", ("job_id", "submit_seconds", "duration_seconds", "gpus"), _WANTED), native),
 }
+"""By the words of --trace-format: the columns, and what makes jobs of rows of them."""
 
 
 def guess(path: Path) -> str | None:
@@ -251,16 +246,11 @@ def guess(path: Path) -> str | None:
             first = file.readline(4096)
     except UNREADABLE:
         return None
-    if first.count("\t") == len(_GAVEL) - 1:
-        return "gavel"
-    names = {name.strip() for name in first.replace("|", ",").split(",")}
-    formats = (
-        ("tiresias", {"job_id", "num_gpu", "duration"}),
-        ("philly", {"timestamp", "num_gpus"}),
-        ("sacct", {"JobID", "Submit", "AllocTRES"}),
-        ("native", {"job_id", "submit_seconds", "gpus"}),
-    )
-    return next((name for name, columns in formats if columns <= names), None)
+    for name, (columns, _) in FORMATS.items():
+        found = [text.strip() for text in first.split(columns.delimiter)]
+        if set(found) >= {*columns.needed} if columns.header else len(found) == len(columns.needed):
+            return name
+    return None
 
 
 def read_trace(path: Path, trace_format: str, left_out: LeftOut | None = None) -> list[TraceJob]:
@@ -270,7 +260,8 @@ def read_trace(path: Path, trace_format: str, left_out: LeftOut | None = None) -
     hint = f"; it looks like --trace-format {looks_like}" if looks_like not in (None, trace_format) else ""
     left_out = Counter() if left_out is None else left_out
     jobs = []
-    for job in FORMATS[trace_format](path, hint):
+    columns, make = FORMATS[trace_format]
+    for job in make(read_table(path, columns, hint)):
         never_ran = 0 in (job.duration_seconds, job.steps)
         if why := job.left_out or ("" if job.gpus else "without GPUs") or _NEVER_RAN * never_ran:
             left_out[why] += 1

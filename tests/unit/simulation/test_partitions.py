@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from controller.simulation.cluster_spec import parse_cluster
+from controller.simulation.traces import read_trace
 from controller.simulation.traces.base import TraceError, TraceJob
-from controller.simulation.traces.formats import native
 from tests.unit.simulation.test_simulation import IDEAL, run
 
 CLUSTER = """
@@ -56,6 +56,6 @@ def test_a_job_that_no_node_of_its_partition_can_take_is_named(cluster: str) -> 
 def test_a_trace_and_a_cluster_say_partitions(tmp_path: Path, cluster: str) -> None:
     path = tmp_path / "t.csv"
     path.write_text("job_id,submit_seconds,duration_seconds,gpus,partition\na,0,10,1,old\nb,0,10,1,\n")
-    assert [each.partition for each in native(path, "")] == ["old", ""]
+    assert [each.partition for each in read_trace(path, "native")] == ["old", ""]
     nodes = parse_cluster(cluster, 8).nodes
     assert [set(node.partitions or ()) for node in nodes] == [{"old", "all"}, {"new", "all"}]
