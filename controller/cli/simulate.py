@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from controller.cli.common import Subparsers, add_options, count, new_parser, number_in, say, terminal_columns
 from controller.cli.outputs import STANDARD_OUTPUT, check_outputs, output_path, refuse_inputs, writing
 from controller.errors import GandivaError
+from controller.simulation.collecting import seldom_collected
 
 if TYPE_CHECKING:
     from controller.loop.loop import Cycle
@@ -87,14 +88,8 @@ def add_parser(subparsers: Subparsers) -> None:
     )
 
 
+@seldom_collected()
 def run(args: argparse.Namespace) -> int:
-    from controller.simulation.collecting import seldom_collected
-
-    with seldom_collected():
-        return _run(args)
-
-
-def _run(args: argparse.Namespace) -> int:
     from controller.simulation.cluster_spec import parse_cluster
     from controller.simulation.configure import Entry, compared, configure
     from controller.simulation.driver import Simulation

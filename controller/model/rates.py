@@ -82,19 +82,5 @@ class Costs:
     load_seconds: float | None = None
     """From when it runs on its GPUs after a start to its first mini-batch there."""
 
-    def completed(self, others: Costs) -> Costs:
-        """With what was measured of others, where it was not of these."""
-        return Costs(
-            suspend_seconds=_first(self.suspend_seconds, others.suspend_seconds),
-            restore_seconds=_first(self.restore_seconds, others.restore_seconds),
-            checkpoint_seconds=_first(self.checkpoint_seconds, others.checkpoint_seconds),
-            start_seconds=_first(self.start_seconds, others.start_seconds),
-            load_seconds=_first(self.load_seconds, others.load_seconds),
-        )
-
-
-def _first(seconds: float | None, others: float | None) -> float | None:
-    return others if seconds is None else seconds
-
 
 UNMEASURED = Costs()

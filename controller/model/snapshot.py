@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 from controller.model.cluster import Gpu, GpuId, JobId, Node
@@ -83,23 +83,16 @@ class Snapshot:
     def kept(self, before: Snapshot | None = None) -> Snapshot:
         """One that stays as it is, whatever the loop learns later. `before`: the snapshot before, kept: what
         no job changed is not copied again."""
-        nodes, solutions = dict(self.nodes), dict(self.solutions)
-        rates, job_rates, costs = dict(self.rates), dict(self.job_rates), dict(self.costs)
-        if before is not None and not (self.changed.everything or self.changed.jobs):
-            jobs, usage, profiles = before.jobs, before.usage, before.profiles
+
+        def copies(*names: str) -> dict[str, Any]:
+            return {name: dict(getattr(self, name)) for name in names}
+
+        kept = copies("nodes", "solutions", "rates", "job_rates", "costs")
+        if before is None or self.changed.everything or self.changed.jobs:
+            kept |= copies("jobs", "usage", "profiles")
         else:
-            jobs, usage, profiles = dict(self.jobs), dict(self.usage), dict(self.profiles)
-        return replace(
-            self,
-            nodes=nodes,
-            jobs=jobs,
-            usage=usage,
-            profiles=profiles,
-            rates=rates,
-            job_rates=job_rates,
-            costs=costs,
-            solutions=solutions,
-        )
+            kept |= {"jobs": before.jobs, "usage": before.usage, "profiles": before.profiles}
+        return replace(self, **kept)
 
     def usage_of(self, job_id: JobId) -> Usage:
         """What the job has had."""
@@ -115,7 +108,8 @@ class Snapshot:
     def costs_of(self, job: Job) -> Costs:
         """What was measured with jobs of its model, and where it was not with jobs of all models."""
         every, own = (self.costs.get(name, UNMEASURED) for name in ("", job.request.model or ""))
-        return own.completed(every)
+        measured = {each.name: getattr(own, each.name) for each in fields(own)}
+        return replace(every, **{name: took for name, took in measured.items() if took is not None})
 
     def gpu(self, gpu: GpuId) -> Gpu | None:
         """The GPU, or None when its node is gone."""

@@ -115,27 +115,18 @@ _COLUMNS = (
 
 def table(outcomes: Sequence[Outcome]) -> list[str]:
     """Header, dashes, one line per simulation."""
-    rows = [[title for title, _ in _COLUMNS]]
-    for outcome in outcomes:
-        values = summary(outcome)
-        row = []
-        for _, key in _COLUMNS:
-            value = values[key]
-            if key == "wall_seconds":
-                row.append(f"{value:.2f}s")
-            elif key.endswith("_seconds"):
-                row.append(shown_seconds(float(value)))
-            elif key.endswith("_fraction"):
-                row.append(f"{float(value):.1%}")
-            else:
-                row.append(str(value))
-        rows.append(row)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
-    rows.insert(1, ["-" * width for width in widths])
-    return [
-        " ".join(
-            cell.ljust(w) if i == 0 else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
+    summaries, columns = [summary(outcome) for outcome in outcomes], []
+    for title, key in _COLUMNS:
+        cells = [title, *(_shown(key, values[key]) for values in summaries)]
+        width = max(map(len, cells))
+        aligned = str.ljust if key == "label" else str.rjust
+        columns.append([aligned(cell, width) for cell in (title, "-" * width, *cells[1:])])
+    return [" ".join(row) for row in zip(*columns, strict=True)]
+
+
+def _shown(key: str, value: str | int | float) -> str:
+    if key == "wall_seconds":
+        return f"{value:.2f}s"
+    if key.endswith("_seconds"):
+        return shown_seconds(float(value))
+    return f"{value:.1%}" if key.endswith("_fraction") else str(value)
