@@ -3,6 +3,7 @@
 
 import argparse
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the decision. Exit status 0 also where it differs from the recorded one (it says so)."""
     from controller.model import Memory
     from controller.simulation.configure import configure
-    from controller.simulation.replay import counts, own_parts, replay, unlike_recorded
+    from controller.simulation.replay import own_parts, replay
     from controller.simulation.snapshot_file import read_decision
 
     recorded = read_decision(args.file)
@@ -65,8 +66,8 @@ def run(args: argparse.Namespace) -> int:
         f"Policy {recorded.policy.name} at {snapshot.time:.3f} s: {len(verdicts)} jobs, {gpus} GPUs on "
         f"{len(snapshot.nodes)} nodes"
     )
-    print("  " + ", ".join(f"{count} {words}" for words, count in counts(verdicts).items()))
-    print()
+    counts = sorted(Counter(v.decision for v in verdicts).items())
+    print("  " + ", ".join(f"{count} {words}" for words, count in counts) + "\n")
     width = max([len(v.decision) for v in shown], default=0)
     for verdict in shown:
         where = " on " + _gpus(verdict) if verdict.gpus else ""
@@ -75,11 +76,10 @@ def run(args: argparse.Namespace) -> int:
         size = f"{verdict.job.gpus} GPU{'s' if verdict.job.gpus > 1 else ''}"
         print(f"  job {verdict.job.id} ({size}) {verdict.decision:<{width}}{where}{why}{mark}")
     if args.policy is None:
-        others = unlike_recorded(verdicts)
-        print()
+        others = [v.job.id for v in verdicts if not v.as_recorded]
         named = ", ".join(map(str, others[:10]))
         unlike = f"{len(others)} jobs are decided otherwise than recorded: {named}"
-        print(unlike if others else "The same decision as recorded.")
+        print("\n" + (unlike if others else "The same decision as recorded."))
     return 0
 
 

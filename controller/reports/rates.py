@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from controller.model import Configuration, Provenance, Rate, value
 from controller.reports import units
@@ -60,15 +61,6 @@ def rates_in_order(
 
 
 def rate_row(model: str, where: Configuration, rate: Rate, now: float) -> RateRow:
-    return RateRow(
-        model,
-        where.gpu_type,
-        where.gpus,
-        where.nodes,
-        tuple(where.models_beside),
-        rate.samples_per_second,
-        rate.window_seconds,
-        rate.mini_batches,
-        rate.provenance.value,
-        now - rate.measured_at if rate.measured_at else None,
-    )
+    said = {**asdict(rate), "provenance": rate.provenance.value}
+    measured_at = said.pop("measured_at")
+    return RateRow(model, **asdict(where), **said, age_seconds=now - measured_at if measured_at else None)

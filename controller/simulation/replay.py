@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Making a recorded decision again, and saying what it means for each job."""
 
-from collections import Counter
 from dataclasses import replace
 
-from controller.model import ALL_CHANGED, GpuSet, Job, JobId, Phase, Plan, Target, value
+from controller.model import ALL_CHANGED, GpuSet, Job, Phase, Plan, Target, value
 from controller.policies.assemble import make_policy
 from controller.policies.site import is_site_part
 from controller.settings.policies import PolicySettings
@@ -54,12 +53,3 @@ def _decision(job: Job, target: Target | None) -> str:
     if not job.placement.gpus:
         return "starts" if job.phase is Phase.QUEUED else "resumes"
     return "moves"
-
-
-def counts(verdicts: list[Verdict]) -> dict[str, int]:
-    return dict(sorted(Counter(v.decision for v in verdicts).items()))
-
-
-def unlike_recorded(verdicts: list[Verdict]) -> list[JobId]:
-    """Jobs whose part is not the recorded one."""
-    return [v.job.id for v in verdicts if not v.as_recorded]

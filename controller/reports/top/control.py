@@ -80,7 +80,7 @@ def _move(view: View, key: str, drawn: Frame) -> View:
         return replace(view, selected=None, scroll=0)
     if key in ("end", "G"):
         return replace(view, selected=order[-1] if order else None, scroll=drawn.body_rows)
-    by = _STEPS[key] * (max(1, drawn.shown_rows - 1) if key.startswith("page") else 1)
+    by = _step(key, drawn)
     if view.selected in order:
         place = order.index(view.selected) + by
         if place >= 0:
@@ -100,5 +100,8 @@ def _scrolled(view: View, key: str, drawn: Frame) -> View:
         return replace(view, scroll=deepest)
     if key not in _STEPS:
         return view
-    by = _STEPS[key] * (max(1, drawn.shown_rows - 1) if key.startswith("page") else 1)
-    return replace(view, scroll=max(0, min(deepest, drawn.start + by)))
+    return replace(view, scroll=max(0, min(deepest, drawn.start + _step(key, drawn))))
+
+
+def _step(key: str, drawn: Frame) -> int:
+    return _STEPS[key] * (max(1, drawn.shown_rows - 1) if key.startswith("page") else 1)
