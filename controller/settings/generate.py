@@ -2,11 +2,9 @@
 """Settings files made from the schema: the sample, and the settings in force."""
 
 import textwrap
-from typing import Any
+from operator import attrgetter
 
-from pydantic import BaseModel
-
-from controller.settings.describe import Key, Table, tables, to_toml
+from controller.settings.describe import Key, tables, to_toml
 from controller.settings.schema import Settings
 
 WIDTH = 100
@@ -46,21 +44,13 @@ def show(settings: Settings, source: str) -> str:
     defaults = Settings()
     for table in tables():
         lines += ["", f"[{table.name}]"]
-        lines += [_shown(settings, defaults, table, key) for key in table.keys]
+        lines += [_shown(settings, defaults, key) for key in table.keys]
     return "\n".join(lines) + "\n"
 
 
-def _value(settings: Settings, table: Table, key: Key) -> Any:
-    section: BaseModel = settings
-    for part in table.name.split("."):
-        section = getattr(section, part.replace("-", "_"))
-    return getattr(section, key.name)
-
-
-def _shown(settings: Settings, defaults: Settings, table: Table, key: Key) -> str:
-    value = _value(settings, table, key)
+def _shown(settings: Settings, defaults: Settings, key: Key) -> str:
+    value, default = map(attrgetter(key.path.replace("-", "_")), (settings, defaults))
     if value is None:
         derived = settings.api_url if key.path == "api.url" else None
         return f"#{key.name} = " + (f"{to_toml(derived)}  # derived" if derived else '""  # unset')
-    line = f"{key.name} = {to_toml(value)}"
-    return line if value == _value(defaults, table, key) else f"{line}  # set"
+    return f"{key.name} = {to_toml(value)}" + ("" if value == default else "  # set")

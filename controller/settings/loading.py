@@ -3,7 +3,7 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +18,6 @@ from controller.settings.schema import Settings
 DEFAULT_PATH = Path("/etc/gandiva/gandiva.toml")
 ENVIRONMENT = "GANDIVA_CONFIG"
 MAX_FILE_BYTES = 1 << 20
-
-
-class InvalidSettings(SettingsError):
-    """The file can be read, but its content is wrong.
-
-    `problems`: one line each, `key = value: what is allowed`.
-    """
-
-    def __init__(self, source: str, problems: Sequence[str]) -> None:
-        self.source = source
-        self.problems = tuple(problems)
-        if len(problems) == 1:
-            super().__init__(f"{source}: {problems[0]}")
-        else:
-            lines = "".join(f"\n  {problem}" for problem in problems)
-            super().__init__(f"{source}: {len(problems)} problems:{lines}")
 
 
 def settings_path(named: Path | None = None) -> Path:
@@ -110,7 +94,9 @@ def check_values(values: Mapping[str, Any], source: str) -> Settings:
         # Strict for the policies' sections too, of whatever base class.
         return Settings.model_validate(values, strict=True)
     except ValidationError as error:
-        raise InvalidSettings(source, [_problem(details) for details in error.errors()]) from error
+        problems = [_problem(details) for details in error.errors()]
+        lines = problems if len(problems) == 1 else [f"{len(problems)} problems:", *problems]
+        raise SettingsError(f"{source}: " + "\n  ".join(lines)) from error
 
 
 def _problem(details: ErrorDetails) -> str:
@@ -162,10 +148,8 @@ def _allowed(key: str, details: ErrorDetails) -> str:
         return str(context["error"])
     if kind in ("model_type", "dict_type"):
         return "must be a table"
-    for table in tables():
-        for known in table.keys:
-            if known.path == key:
-                return f"must be {known.words}"
+    if known := next((one for table in tables() for one in table.keys if one.path == key), None):
+        return f"must be {known.words}"
     # An entry of a table with free keys, such as addresses or priority_by_qos.
     match kind:
         case "greater_than_equal":

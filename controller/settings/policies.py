@@ -7,6 +7,7 @@ To add a policy add a line to `POLICIES`; where it has settings of its own, a ta
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, PrivateAttr, ValidationError, model_validator
@@ -173,11 +174,8 @@ class PolicySettings(Section):
         """What the policy in use reads, by whole key such as `policy.rounds.round_seconds`. A site's own
         reads nothing here."""
         keys = POLICIES.get(self.name, {}).items()
-        return {f"{table}.{key}": self._value(table, key) for key, table in keys}
-
-    def _value(self, table: str, key: str) -> Any:
-        _, _, name = table.partition(".")
-        return getattr(getattr(self, name.replace("-", "_")) if name else self, key)
+        paths = (f"{table}.{key}" for key, table in keys)
+        return {path: attrgetter(path.replace("-", "_").removeprefix("policy."))(self) for path in paths}
 
     @property
     def reads_shares(self) -> bool:
