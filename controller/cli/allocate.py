@@ -14,6 +14,9 @@ from controller.cli.common import Subparsers, add_options, new_parser
 from controller.errors import GandivaError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from controller.model import JobId
     from controller.policies.allocations.allocation import Allocated, Given
 
 _DESCRIPTION = """\
@@ -40,6 +43,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the allocation. Raises GandivaError where there is none."""
     from controller.policies.allocations.allocation import AllocationError
+    from controller.policies.allocations.checked import effective
     from controller.policies.allocations.presets import ALLOCATIONS
     from controller.policies.allocations.problem_file import read_problem
     from controller.policies.allocations.settings import SETTINGS
@@ -53,11 +57,11 @@ def run(args: argparse.Namespace) -> int:
         allocated = ALLOCATIONS[args.policy](settings).allocate(given, find)
     except AllocationError as error:
         raise GandivaError(f"{args.problem}: {error}") from None
-    seconds = time.monotonic() - began
+    seconds, rates = time.monotonic() - began, effective(given, allocated.fractions)
     if args.json:
-        print(json.dumps(_as_json(given, allocated, seconds)))
+        print(json.dumps(_as_json(given, allocated, rates, seconds)))
     else:
-        _print(given, allocated, seconds)
+        _print(given, allocated, rates, seconds)
     return 0
 
 
@@ -73,10 +77,9 @@ def _text(path: Path) -> str:
         raise GandivaError(f"{path}: not UTF-8 text (byte {error.start}): JSON must be") from None
 
 
-def _as_json(given: Given, allocated: Allocated, seconds: float) -> dict[str, Any]:
-    from controller.policies.allocations.checked import effective
-
-    rates = effective(given, allocated.fractions)
+def _as_json(
+    given: Given, allocated: Allocated, rates: Mapping[JobId, float], seconds: float
+) -> dict[str, Any]:
     return {
         "allocation": [
             {"jobs": list(jobs), "fractions": dict(by_type)} for jobs, by_type in allocated.fractions.items()
@@ -88,10 +91,7 @@ def _as_json(given: Given, allocated: Allocated, seconds: float) -> dict[str, An
     }
 
 
-def _print(given: Given, allocated: Allocated, seconds: float) -> None:
-    from controller.policies.allocations.checked import effective
-
-    rates = effective(given, allocated.fractions)
+def _print(given: Given, allocated: Allocated, rates: Mapping[JobId, float], seconds: float) -> None:
     gpus = {job.id: job.gpus for job in given.jobs}
     rows = [["JOB", "GPUS", *given.types, "STEPS/S"]]
     for jobs, by_type in allocated.fractions.items():

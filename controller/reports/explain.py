@@ -111,7 +111,7 @@ def _facts(answer: ExplainMessage, row: Row | None, slurm: SlurmJob | None) -> I
     if reason:
         yield "why", clean(reason)
     weight = f"{known.weight:g}"
-    if row is not None and (limit := row.weight_limit):
+    if row is not None and (limit := row.asked("weight_limit")):
         whose = "this site" if limit == "site" else clean(limit)
         weight = f"{row.weight_asked:g}, counted as {weight} (limit of {whose})"
     gpus = live.asked_gpus or live.gpus if live is not None else known.gpus

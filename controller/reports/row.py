@@ -95,9 +95,8 @@ class Row:
     def gpu_range(self) -> str:
         """How few and how many GPUs it may have, `1-4`; empty: as many as it asked for."""
         least, most = (self.job.request.get(name) for name in ("min_gpus", "max_gpus"))
-        if least is None and most is None:
-            return ""
-        return f"{self.job.gpus if least is None else least}-{self.job.gpus if most is None else most}"
+        asked = self.job.gpus
+        return f"{least or asked}-{most or asked}" if least or most else ""
 
     @property
     def sizes(self) -> str:
@@ -110,8 +109,3 @@ class Row:
     def asked(self, name: str) -> str:
         """A text of the request, such as `model`; empty where it has none."""
         return str(self.job.request.get(name) or "")
-
-    @property
-    def weight_limit(self) -> str:
-        """Whose limit makes the weight less; empty: it counts as asked for."""
-        return self.asked("weight_limit")

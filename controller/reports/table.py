@@ -66,7 +66,7 @@ COLUMNS: tuple[Column[Row], ...] = (
     Column("User", 9, lambda r: r.job.user),
     Column("WaitTime", 11, lambda r: units.duration(r.waited)),
     Column("Weight", 6, lambda r: f"{r.job.weight:g}"),
-    Column("WeightLimit", 16, lambda r: r.weight_limit, left=True),
+    Column("WeightLimit", 16, lambda r: r.asked("weight_limit"), left=True),
 )
 
 DEFAULT_FORMAT = "JobID%-8,JobName%-10,User%8,GPUs,Weight,State,Elapsed,GPUTime%10,Share"
@@ -106,17 +106,16 @@ def _field(word: str) -> Column[Row]:
     if match is None:
         raise InvalidFormat(f"--format: {word[:40]!r} is not of the form NAME or NAME%WIDTH or NAME%-WIDTH")
     wanted = match["name"].lower()
-    candidates = [column for column in COLUMNS if column.name.lower().startswith(wanted)]
-    exact = [column for column in candidates if column.name.lower() == wanted]
+    candidates = {name: each for each in COLUMNS if (name := each.name.lower()).startswith(wanted)}
     if not candidates:
         raise InvalidFormat(
             f"--format: there is no column {match['name'][:40]!r}; the columns are "
             + ", ".join(column.name for column in COLUMNS)
         )
-    if not exact and len(candidates) > 1:
-        names = ", ".join(column.name for column in candidates)
+    if wanted not in candidates and len(candidates) > 1:
+        names = ", ".join(column.name for column in candidates.values())
         raise InvalidFormat(f"--format: {match['name']!r} may be any of {names}")
-    column = (exact or candidates)[0]
+    column = candidates.get(wanted) or next(iter(candidates.values()))
     if match["width"] is None:
         return column
     width = int(match["width"])

@@ -14,7 +14,7 @@ from controller.slurm.port import SlurmNode
 from controller.slurm.simulated import idle_node
 from controller.slurm.simulated_node import in_one_partition
 
-_ENTRY = re.compile(rf"({GPU_MODEL}):([0-9]{{1,7}})")
+_ENTRY = rf"({GPU_MODEL}):([0-9]{{1,7}})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,15 @@ class ClusterSpec:
 
 def parse_cluster(text: str, gpus_per_node: int) -> ClusterSpec:
     """From the command line: entries `model:count`, or the name of a TOML file. Raises ClusterSpecError."""
-    entries = text.split(",")
-    if all(_ENTRY.fullmatch(entry) for entry in entries):
-        if sum(int(entry.split(":")[1]) for entry in entries) > MAX_GPUS:
+    if re.fullmatch(f"{_ENTRY}(,{_ENTRY})*", text):
+        entries = [(model, int(count)) for model, count in re.findall(_ENTRY, text)]
+        if sum(count for _, count in entries) > MAX_GPUS:
             raise ClusterSpecError(f"--cluster {text}: more than {MAX_GPUS:,} GPUs in all")
         nodes: list[SlurmNode] = []
-        for entry in entries:
-            model, count = entry.split(":")
-            nodes += _group(len(nodes), model, int(count), gpus_per_node)
+        for model, count in entries:
+            for first in range(0, count, gpus_per_node):
+                size = min(gpus_per_node, count - first)
+                nodes.append(idle_node(f"n{len(nodes) + 1}", model, size, "", 128, 2**40))
         if not nodes:
             raise ClusterSpecError(f"--cluster {text}: no GPUs at all")
         return ClusterSpec(tuple(nodes))
@@ -82,10 +83,3 @@ def _is_file(path: Path) -> bool:
         return path.exists() and not path.is_dir()
     except (OSError, ValueError):  # no name that a file could have
         return False
-
-
-def _group(first: int, model: str, count: int, gpus_per_node: int) -> list[SlurmNode]:
-    sizes = [gpus_per_node] * (count // gpus_per_node)
-    if count % gpus_per_node:
-        sizes.append(count % gpus_per_node)
-    return [idle_node(f"n{first + i + 1}", model, size, "", 128, 2**40) for i, size in enumerate(sizes)]

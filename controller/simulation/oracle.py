@@ -36,11 +36,10 @@ def read_declared(
                 table.setdefault(model, {})[here] = replace(rate, provenance=Provenance.DECLARED)
     else:
         theirs = read_throughputs(path)
-        names = {key[0] for key in theirs.alone} | {key[0] for key in theirs.shared}
-        _check_types(path, types, {name.removesuffix(_SPREAD) for name in names})
-        for model, where, rate in declared(
-            theirs, types=types, gpus_per_node=gpus_per_node, batch_sizes=batch_sizes
-        ):
+        names = {key[0].removesuffix(_SPREAD) for key in theirs.alone.keys() | theirs.shared.keys()}
+        _check_types(path, types, names)
+        said = declared(theirs, types=types, gpus_per_node=gpus_per_node, batch_sizes=batch_sizes)
+        for model, where, rate in said:
             table.setdefault(model, {})[where] = rate
     if not table:
         raise GandivaError(f"{path} has no rates")
@@ -68,11 +67,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def declared(
-    throughputs: Throughputs,
-    *,
-    types: Mapping[str, str],
-    gpus_per_node: int = 8,
-    batch_sizes: bool = False,
+    throughputs: Throughputs, *, types: Mapping[str, str], gpus_per_node: int = 8, batch_sizes: bool = False
 ) -> Iterator[tuple[str, Configuration, Rate]]:
     """The rates of a table; those of 0 are left out.
 

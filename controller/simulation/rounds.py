@@ -43,7 +43,9 @@ class InRounds:
             too_soon = number < self._earliest and number != self._last
             if too_soon or now - number * self._round_seconds > self._late_seconds:
                 self.decided = False
-                self._miss(snapshot)
+                self._missed.append(snapshot.changed)
+                gone = snapshot.usage.keys() - snapshot.jobs.keys()
+                self._gone.update({job_id: snapshot.usage[job_id] for job_id in gone})
                 return Plan({}, wake_at=self._moment(now, now))
             if snapshot.jobs:  # Without jobs nothing is decided.
                 self._last, self._earliest = number, number + self._rounds_between
@@ -58,11 +60,6 @@ class InRounds:
         if math.isfinite(plan.wake_at) and not self._goes_on:
             plan = replace(plan, wake_at=self._moment(plan.wake_at, now))
         return plan
-
-    def _miss(self, snapshot: Snapshot) -> None:
-        self._missed.append(snapshot.changed)
-        gone = snapshot.usage.keys() - snapshot.jobs.keys()
-        self._gone.update({job_id: snapshot.usage[job_id] for job_id in gone})
 
     def _moment(self, time: float, now: float) -> float:
         """When what is due at `time` is decided about."""

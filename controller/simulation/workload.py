@@ -5,8 +5,9 @@ fast they go."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from controller.errors import GandivaError
@@ -43,31 +44,23 @@ class Workload:
         self._throughputs = throughputs
         self._types = cluster.models
         self._counting = costs.placement == "count"
-        truth = GroundTruth(
-            throughputs,
-            self._types[0],
-            placement_matters=not self._counting,
-            doubling_ratio=costs.doubling_ratio,
+        self._ground_truth = GroundTruth(
+            throughputs, self._types[0], not self._counting, costs.doubling_ratio
         )
-        self._ground_truth = truth
         self._spreads = Spreads((node.gpus[0].model, len(node.gpus)) for node in cluster.nodes)
         self._largest_node = max(len(node.gpus) for node in cluster.nodes)
         self._type_of = {node.name: node.gpus[0].model for node in cluster.nodes}
-        self._available: dict[tuple[tuple[str, ...], str], int] = {}
+        self._available = cache(cluster.of_types)
         self._work: dict[JobId, float] = {}
         """Seconds on the reference type."""
-        self._jobs: dict[JobId, TraceJob] = {}
+        self.jobs: dict[JobId, TraceJob] = {}
+        """Those that can run, by submission."""
         for number, job in enumerate(map(self._here, jobs), start=1):
             work = self._work_of(job)
             if work is not None:
-                self._jobs[JobId(number)], self._work[JobId(number)] = job, work
-        if not self._jobs:
+                self.jobs[JobId(number)], self._work[JobId(number)] = job, work
+        if not self.jobs:
             raise SimulationError(f"{trace}: none of its jobs can run on this cluster")
-
-    @property
-    def jobs(self) -> Mapping[JobId, TraceJob]:
-        """Those that can run, by submission."""
-        return self._jobs
 
     def submit_time(self, job: TraceJob) -> float:
         """When Slurm gets it: at the next boundary of a round, where there are rounds."""
@@ -75,8 +68,9 @@ class Workload:
         return math.ceil(job.submit_seconds / quantum - 1e-9) * quantum if quantum else job.submit_seconds
 
     def as_submitted(self, job_id: JobId) -> SimulatedJob:
-        job, costs = self._jobs[job_id], self._costs
+        job, costs = self.jobs[job_id], self._costs
         usable = self._usable(job)
+        most = costs.max_gpus if job.max_gpus is None else job.max_gpus
         largest, whole = tensor_bytes(job.model)
         speed = costs.checkpoint_bytes_per_second
         move_seconds = (whole or costs.checkpoint_bytes) / speed if speed else 0.0
@@ -93,7 +87,7 @@ class Workload:
                 pack=job.may_pack,
                 model=model_slug(job.model) or None,
                 gpu_types=job.gpu_types if usable == self._types else usable,
-                max_gpus=self._max_gpus(job),
+                max_gpus=most if most > job.gpus else None,
             ),
             work_seconds=self._work[job_id],
             steps_per_second=self._ground_truth.steps_per_second(job.model, job.gpus) or 1.0,
@@ -106,22 +100,17 @@ class Workload:
         )
 
     def has_store(self, job_id: JobId) -> bool:
-        said = self._jobs[job_id].has_store
+        said = self.jobs[job_id].has_store
         return self._costs.stores if said is None else said
-
-    def _max_gpus(self, job: TraceJob) -> int | None:
-        """What it may grow to; None: it stays as it is."""
-        most = self._costs.max_gpus if job.max_gpus is None else job.max_gpus
-        return most if most > job.gpus else None
 
     def rate(self, job: SimulatedJob, beside: Sequence[SimulatedJob], gpus: int) -> float:
         """How fast it goes on so many GPUs, beside these jobs."""
-        trace = self._jobs[job.id]
+        trace = self.jobs[job.id]
         spread = len(job.nodes) > -(-trace.gpus // self._largest_node)
         size = trace.gpus if beside else gpus
         if not self._throughputs.alone and not spread and not beside and size == trace.gpus:
             return 1.0
-        others = [self._jobs[other.id] for other in beside]
+        others = [self.jobs[other.id] for other in beside]
         return self._ground_truth.relative_rate(
             trace.model,
             trace.gpus,
@@ -152,10 +141,7 @@ class Workload:
 
     def _why_not(self, job: TraceJob) -> tuple[str, str]:
         """The column that keeps it from running here, and why, in words; none: it can."""
-        kind = (job.gpu_types, job.partition)
-        available = self._available.get(kind)
-        if available is None:
-            available = self._available[kind] = self._cluster.of_types(*kind)
+        available = self._available(job.gpu_types, job.partition)
         if job.gpus > available:
             types = "+".join(job.gpu_types)
             where = f"partition {job.partition}" if job.partition else "the cluster"
