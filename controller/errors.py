@@ -13,10 +13,6 @@ class SettingsError(GandivaError):
     """The settings file is unusable; nothing was changed."""
 
 
-class ClusterSpecError(GandivaError):
-    """The description of a simulated cluster makes no sense."""
-
-
 class ClusterError(GandivaError):
     """Slurm did not do what was asked."""
 

@@ -136,13 +136,12 @@ def _gpus(published: Published) -> GpusMessage:
     nodes: list[NodeMessage] = []
     for node in snapshot.nodes.values():
         sample = published.cycle.samples.get(node.name)
-        seen = {gpu.index: gpu for gpu in sample.gpus} if isinstance(sample, NodeSample) else {}
+        seen = {gpu.index: [gpu] for gpu in sample.gpus} if isinstance(sample, NodeSample) else {}
         gpus = [
             GpuMessage.of(
+                *seen.get(gpu.id.ordinal, ()),
                 gpu,
                 ordinal=gpu.id.ordinal,
-                memory_used_bytes=getattr(seen.get(gpu.id.ordinal), "memory_used_bytes", None),
-                utilization_fraction=getattr(seen.get(gpu.id.ordinal), "utilization_fraction", None),
                 running=sorted(running.get(gpu.id, [])),
                 waiting=sorted(waiting.get(gpu.id, [])),
                 left_by=dict(gpu.left_by),

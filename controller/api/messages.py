@@ -35,7 +35,7 @@ class Message(BaseModel):
 
     @classmethod
     def of(cls: type[_M], *records: Any, **more: Any) -> _M:
-        """What dataclasses have in fields of the same names, and `more`."""
+        """What dataclasses have in fields of the same names (the last one that has it), and `more`."""
         known = {field.name: getattr(of, field.name) for of in records for field in fields(of)}
         return cls.model_validate(known | more)
 

@@ -36,10 +36,6 @@ POLL_SECONDS = 0.25
 MAX_QUERY_FIELDS = 100
 
 
-class ApiError(GandivaError):
-    """The API cannot be served."""
-
-
 @dataclass(slots=True)
 class _Client:
     address: str
@@ -58,7 +54,7 @@ class ApiServer(ThreadingTCPServer):
     request_queue_size = 64
 
     def __init__(self, listen: str, answers: Answers) -> None:
-        """Binds the port. Raises ApiError where that fails."""
+        """Binds the port. Raises GandivaError where that fails."""
         host, _, port = listen.rpartition(":")
         if ":" in host:
             self.address_family = socket.AF_INET6
@@ -71,7 +67,7 @@ class ApiServer(ThreadingTCPServer):
             super().__init__((host.strip("[]"), int(port)), _Handler)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            raise ApiError(f"cannot listen on {listen}: {why} (api.listen in the settings)") from error
+            raise GandivaError(f"cannot listen on {listen}: {why} (api.listen in the settings)") from error
 
     @property
     def port(self) -> int:

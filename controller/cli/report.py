@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from controller.cli import common
 from controller.cli.outputs import check_outputs, writing
+from controller.errors import GandivaError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -131,7 +132,6 @@ def _write_page(
 ) -> int:
     from controller.journal.reader import MAX_SLICES
     from controller.reports.html.page import Contents, render
-    from controller.reports.when import InvalidTime
 
     now = jobs.time
     end = now if which.end is None else min(now, which.end)
@@ -139,7 +139,7 @@ def _write_page(
     if start is None:  # with -j: the page begins with the first submission
         start = min([row.job.submit_time for row in rows], default=end - 1)
     if start >= end:
-        raise InvalidTime("--starttime is not before now: there is nothing to draw yet")
+        raise GandivaError("--starttime is not before now: there is nothing to draw yet")
     timeline = source.timeline(start, end, MAX_SLICES)
     notices = []
     if jobs.truncated:
@@ -177,7 +177,7 @@ def _filter(args: argparse.Namespace, now: float) -> JobFilter:
     from controller.reports.job_ids import numbers
     from controller.reports.sacct import parse_state
     from controller.reports.slurm_job import Scontrol
-    from controller.reports.when import InvalidTime, parse_time
+    from controller.reports.when import parse_time
 
     users = args.user or ()
     if not users and not args.allusers and not args.jobs and os.geteuid() != 0:
@@ -186,7 +186,7 @@ def _filter(args: argparse.Namespace, now: float) -> JobFilter:
     begin = "midnight" if args.starttime is None and not args.jobs else args.starttime
     start, end = (None if text is None else parse_time(text, now) for text in (begin, args.endtime))
     if start is not None and end is not None and end < start:
-        raise InvalidTime("--endtime is before --starttime (which is midnight unless given)")
+        raise GandivaError("--endtime is before --starttime (which is midnight unless given)")
     ids, problems = numbers(args.jobs, Scontrol(), accounting=not args.no_sacct) if args.jobs else ((), ())
     for problem in problems:
         common.say(problem)

@@ -55,13 +55,13 @@ def run(args: argparse.Namespace) -> int:
 
     from controller.reports.sacct import run_command
     from controller.reports.units import several
-    from controller.reports.when import InvalidTime, parse_time
+    from controller.reports.when import parse_time
     from controller.simulation.traces import LeftOut, NoJobs, TraceError, in_words, read_trace
 
     check_outputs({"--output": args.output}, {})
     begin, end = (parse_time(text, time.time()) for text in (args.starttime, args.endtime))
     if end < begin:
-        raise InvalidTime("--endtime is before --starttime")
+        raise GandivaError("--endtime is before --starttime")
     command = [args.sacct, "--allusers", "--allocations", "--parsable2"]
     command += [f"--delimiter={_BETWEEN}", f"--format={FIELDS},Constraints,AdminComment"]
     for option, at in (("starttime", begin), ("endtime", end)):

@@ -110,14 +110,10 @@ def _time(text: str) -> float | None:
         return None  # Unknown, None
 
 
-class InvalidState(GandivaError):
-    """Not a state of Slurm's."""
-
-
 def parse_state(word: str) -> str:
-    """`CD`, `completed` -> `COMPLETED`. Raises InvalidState."""
+    """`CD`, `completed` -> `COMPLETED`. Raises GandivaError."""
     state = CODES.get(word.strip().upper(), word.strip().upper())
     if state in CODES.values():
         return state
     known = ", ".join(f"{code} ({name})" for code, name in CODES.items())
-    raise InvalidState(f"{word[:40]!r} is not a job state; the states are {known}")
+    raise GandivaError(f"{word[:40]!r} is not a job state; the states are {known}")

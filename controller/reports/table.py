@@ -77,10 +77,6 @@ LONG_FORMAT = (
 )
 
 
-class InvalidFormat(GandivaError):
-    """A --format that is not valid."""
-
-
 @dataclass(frozen=True, slots=True)
 class Layout(Generic[R]):
     columns: tuple[Column[R], ...]
@@ -94,33 +90,33 @@ class Layout(Generic[R]):
 
 
 def parse_format(text: str) -> tuple[Column[Row], ...]:
-    """`JobID,State%-12` -> columns. Names in any case, or their beginning. Raises InvalidFormat."""
+    """`JobID,State%-12` -> columns. Names in any case, or their beginning. Raises GandivaError."""
     columns = tuple(_field(word.strip()) for word in text.split(",") if word.strip())
     if not columns:
-        raise InvalidFormat("--format names no column; `gandiva report --helpformat` lists them")
+        raise GandivaError("--format names no column; `gandiva report --helpformat` lists them")
     return columns
 
 
 def _field(word: str) -> Column[Row]:
     match = _FIELD.fullmatch(word)
     if match is None:
-        raise InvalidFormat(f"--format: {word[:40]!r} is not of the form NAME or NAME%WIDTH or NAME%-WIDTH")
+        raise GandivaError(f"--format: {word[:40]!r} is not of the form NAME or NAME%WIDTH or NAME%-WIDTH")
     wanted = match["name"].lower()
     candidates = {name: each for each in COLUMNS if (name := each.name.lower()).startswith(wanted)}
     if not candidates:
-        raise InvalidFormat(
+        raise GandivaError(
             f"--format: there is no column {match['name'][:40]!r}; the columns are "
             + ", ".join(column.name for column in COLUMNS)
         )
     if wanted not in candidates and len(candidates) > 1:
         names = ", ".join(column.name for column in candidates.values())
-        raise InvalidFormat(f"--format: {match['name']!r} may be any of {names}")
+        raise GandivaError(f"--format: {match['name']!r} may be any of {names}")
     column = candidates.get(wanted) or next(iter(candidates.values()))
     if match["width"] is None:
         return column
     width = int(match["width"])
     if not 1 <= width <= MAX_WIDTH:
-        raise InvalidFormat(f"--format: the width of {column.name} must be from 1 to {MAX_WIDTH}")
+        raise GandivaError(f"--format: the width of {column.name} must be from 1 to {MAX_WIDTH}")
     # As in sacct: %12 aligns to the right, %-12 to the left.
     return replace(column, width=width, left=match["left"] == "-")
 

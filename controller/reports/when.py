@@ -28,17 +28,13 @@ _US_DATE = re.compile(
 _ISO = re.compile(rf"(?P<year>\d{{4}})-(?P<month>\d{{1,2}})-(?P<day>\d{{1,2}})(?:[T ]{_CLOCK})?")
 
 
-class InvalidTime(GandivaError):
-    """Not a time in any of the forms."""
-
-
 def parse_time(text: str, now: float) -> float:
-    """Seconds since the epoch. Raises InvalidTime, which names the forms."""
+    """Seconds since the epoch. Raises GandivaError, which names the forms."""
     present = datetime.fromtimestamp(now)  # noqa: DTZ006  sacct's times are local
     with suppress(ValueError, OverflowError, OSError):
         if (found := _parse(text.strip(), present)) is not None:
             return found.timestamp()
-    raise InvalidTime(f"{text[:60]!r} is not a time, or out of range; the forms are: {FORMS}")
+    raise GandivaError(f"{text[:60]!r} is not a time, or out of range; the forms are: {FORMS}")
 
 
 def _parse(word: str, now: datetime) -> datetime | None:

@@ -18,7 +18,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, ValidationError
 
-from controller.errors import ClusterSpecError
+from controller.errors import GandivaError
 from controller.settings.base import ByteSize, Section, parse_toml, read_file, wrong
 from controller.simulation.traces.base import MAX_GPUS
 from controller.slurm import hostlist
@@ -50,10 +50,10 @@ class _File(Section):
 
 
 def read_nodes(path: Path) -> list[SlurmNode]:
-    """In order. Raises ClusterSpecError."""
+    """In order. Raises GandivaError: the file cannot be read, or makes no sense."""
     try:
-        text = read_file(path, MAX_FILE_BYTES, ClusterSpecError).decode()
-        values = parse_toml(text, lambda problem: ClusterSpecError(f"{path}: {problem}"))
+        text = read_file(path, MAX_FILE_BYTES, GandivaError).decode()
+        values = parse_toml(text, lambda problem: GandivaError(f"{path}: {problem}"))
         if not values.keys().isdisjoint(("cluster", "partitions")):
             return _of_site(text, path)
         described = _File.model_validate(values)
@@ -62,16 +62,16 @@ def read_nodes(path: Path) -> list[SlurmNode]:
             f"{'.'.join(map(str, e['loc']))}: {_WORDS.get(e['type']) or wrong(e)}" for e in error.errors()
         ]
         keys = ", ".join(_Nodes.model_fields)
-        raise ClusterSpecError(
+        raise GandivaError(
             f"{path}: {'; '.join(problems[:5])} (keys of [[nodes]]: {keys}; a "
             "site's description has [cluster] and [[partitions]] too)"
         ) from None
     except DescriptionError as error:
-        raise ClusterSpecError(str(error)) from None
+        raise GandivaError(str(error)) from None
     except ValueError as error:
-        raise ClusterSpecError(f"{path}: not valid TOML: {error}") from error
+        raise GandivaError(f"{path}: not valid TOML: {error}") from error
     if sum(group.count * group.gpus for group in described.nodes) > MAX_GPUS:
-        raise ClusterSpecError(f"{path}: more than {MAX_GPUS:,} GPUs in all")
+        raise GandivaError(f"{path}: more than {MAX_GPUS:,} GPUs in all")
     nodes: list[SlurmNode] = []
     for group in described.nodes:
         for _ in range(group.count):

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from controller.errors import ClusterSpecError
+from controller.errors import GandivaError
 from controller.model import GPU_MODEL
 from controller.simulation.traces.base import MAX_GPUS
 from controller.slurm.port import SlurmNode
@@ -54,22 +54,22 @@ class ClusterSpec:
 
 
 def parse_cluster(text: str, gpus_per_node: int) -> ClusterSpec:
-    """From the command line: entries `model:count`, or the name of a TOML file. Raises ClusterSpecError."""
+    """From the command line: entries `model:count`, or the name of a TOML file. Raises GandivaError."""
     if re.fullmatch(f"{_ENTRY}(,{_ENTRY})*", text):
         entries = [(model, int(count)) for model, count in re.findall(_ENTRY, text)]
         if sum(count for _, count in entries) > MAX_GPUS:
-            raise ClusterSpecError(f"--cluster {text}: more than {MAX_GPUS:,} GPUs in all")
+            raise GandivaError(f"--cluster {text}: more than {MAX_GPUS:,} GPUs in all")
         nodes: list[SlurmNode] = []
         for model, count in entries:
             for first in range(0, count, gpus_per_node):
                 size = min(gpus_per_node, count - first)
                 nodes.append(idle_node(f"n{len(nodes) + 1}", model, size, "", 128, 2**40))
         if not nodes:
-            raise ClusterSpecError(f"--cluster {text}: no GPUs at all")
+            raise GandivaError(f"--cluster {text}: no GPUs at all")
         return ClusterSpec(tuple(nodes))
     path = Path(text)
     if path.suffix != ".toml" and not _is_file(path):
-        raise ClusterSpecError(
+        raise GandivaError(
             f"--cluster {text}: neither entries such as v100:36,k80:12 (type, number of GPUs) nor a TOML file"
         )
     from controller.simulation.cluster_file import read_nodes

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from controller.errors import SettingsError
+from controller.errors import GandivaError, SettingsError
 from controller.journal.memory import MemoryJournal
 from controller.loop.loop import Controller, Cycle
 from controller.loop.pacing import PaceSettings
@@ -41,7 +41,7 @@ from controller.simulation.virtual_time import (
     VirtualClock,
     run_virtual,
 )
-from controller.simulation.workload import SimulationError, Workload
+from controller.simulation.workload import Workload
 from controller.slurm.progress import Progress
 from controller.slurm.simulated import SimulatedCluster, SlurmCosts
 from controller.slurm.simulated_job import SimulatedJob
@@ -57,12 +57,12 @@ class Timed:
     """Real time of each plan."""
 
     def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
-        """That of the policy. Raises SimulationError where it fails: the simulation ends then."""
+        """That of the policy. Raises GandivaError where it fails: the simulation ends then."""
         begin = time.perf_counter()
         try:
             plan = self.policy.plan(snapshot, memory)
         except PolicyError as error:
-            raise SimulationError(f"the policy failed at {snapshot.time:g} s: {error}") from error
+            raise GandivaError(f"the policy failed at {snapshot.time:g} s: {error}") from error
         self.seconds.append(time.perf_counter() - begin)
         return plan
 
@@ -90,8 +90,8 @@ class Simulation:
     """Called with each decision."""
 
     def __post_init__(self) -> None:
-        """Raises TraceError, SimulationError, or SettingsError where the policy cannot be made, or where its
-        settings name a GPU type that the cluster does not have."""
+        """Raises GandivaError where no job can run or the policy cannot be made, or where its settings name a
+        GPU type that the cluster does not have."""
         for wrong in unknown_types(self.settings.policy.in_use, self.cluster.models):
             raise SettingsError(f"{wrong} of the cluster")
         if self.settings.simulation.placement == "count":
@@ -107,7 +107,7 @@ class Simulation:
         self.journal = MemoryJournal()
 
     def run(self) -> Outcome:
-        """Raises SimulationError when jobs are left that nothing will ever start."""
+        """Raises GandivaError when jobs are left that nothing will ever start."""
         begin = time.perf_counter()
         random.seed(self.seed)
         jobs = self._workload.jobs
@@ -116,7 +116,7 @@ class Simulation:
             with seldom_collected():
                 run_virtual(self._main(), start=min(0.0, first))
         except SimulationDeadlock:
-            raise SimulationError(
+            raise GandivaError(
                 f"{len(jobs) - len(self._ends)} of {len(jobs)} jobs are left that policy "
                 f"{self.settings.policy.name} never starts on this cluster: do their sizes fit its nodes?"
             ) from None
@@ -199,7 +199,7 @@ class Simulation:
         # The loop stopped at the last end: it sees it now.
         await controller.cycle()
         if nodes.violations:
-            raise SimulationError(f"two jobs on one GPU: {nodes.violations[0]}")
+            raise GandivaError(f"two jobs on one GPU: {nodes.violations[0]}")
 
     def _in_rounds(self) -> tuple[Policy, Callable[[Cycle], None]]:
         """The policy, and what is called with its decisions."""

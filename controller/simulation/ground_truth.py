@@ -51,10 +51,6 @@ _MUST_BE = "must be a rate from 0 to below 1e12, or two beside another job"
 _TABLE = TypeAdapter(dict[str, dict[str, dict[str, _Rate | tuple[_Rate, _Rate]]]])
 
 
-class ThroughputsError(GandivaError):
-    """The table of throughputs cannot be used."""
-
-
 @dataclass(frozen=True)
 class Throughputs:
     """Steps per second, in Gavel's format: type -> "('model', gang)" -> "null" -> rate alone, or another
@@ -78,8 +74,8 @@ class Throughputs:
 
 
 def read_throughputs(path: Path) -> Throughputs:
-    """Raises ThroughputsError."""
-    raw = read_file(path, MOST_BYTES, ThroughputsError)
+    """Raises GandivaError: the file cannot be read, or is no such table."""
+    raw = read_file(path, MOST_BYTES, GandivaError)
     try:
         table = _TABLE.validate_json(raw, strict=True)
         again = key_twice(raw)
@@ -87,9 +83,9 @@ def read_throughputs(path: Path) -> Throughputs:
         first = error.errors()[0]
         place = first["loc"][:3]  # what follows is which kind of rate was tried
         said = wrong(first) if len(place) < 3 else _MUST_BE
-        raise ThroughputsError(f"{path}: {''.join(f'{part}: ' for part in place)}{said}") from None
+        raise GandivaError(f"{path}: {''.join(f'{part}: ' for part in place)}{said}") from None
     if again:
-        raise ThroughputsError(f"{path}: {again}")
+        raise GandivaError(f"{path}: {again}")
     alone: dict[tuple[str, str, int], float] = {}
     shared: dict[tuple[str, str, int, str, int], float] = {}
     for gpu_type, jobs in table.items():
@@ -98,7 +94,7 @@ def read_throughputs(path: Path) -> Throughputs:
             for other, value in rates.items():
                 key = (model, gang) if other == "null" else (model, gang, *_job(path, other))
                 if (gpu_type, *key) in (alone if other == "null" else shared):
-                    raise ThroughputsError(f"{path}: {gpu_type}: {name}: {other}: is there twice")
+                    raise GandivaError(f"{path}: {gpu_type}: {name}: {other}: is there twice")
                 if other == "null" and isinstance(value, float):
                     alone[gpu_type, model, gang] = value
                 elif other != "null" and isinstance(value, tuple):
@@ -106,7 +102,7 @@ def read_throughputs(path: Path) -> Throughputs:
                     shared[gpu_type, model, gang, other_model, other_gang] = value[0]
                 else:
                     wanted = "one rate is" if other == "null" else "two rates are"
-                    raise ThroughputsError(f"{path}: {gpu_type}: {name}: {other}: {wanted} wanted")
+                    raise GandivaError(f"{path}: {gpu_type}: {name}: {other}: {wanted} wanted")
     return Throughputs(alone, shared)
 
 
@@ -116,7 +112,7 @@ def _job(path: Path, name: str) -> tuple[str, int]:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         model, gang = None, None
     if not isinstance(model, str) or not isinstance(gang, int) or gang < 1:
-        raise ThroughputsError(f"{path}: {name[:60]!r} is not of the form \"('model', 2)\"")
+        raise GandivaError(f"{path}: {name[:60]!r} is not of the form \"('model', 2)\"")
     return model, gang
 
 

@@ -50,7 +50,13 @@ class InRounds:
             if snapshot.jobs:  # Without jobs nothing is decided.
                 self._last, self._earliest = number, number + self._rounds_between
         if self._missed:
-            changed = _joined([*self._missed, snapshot.changed])
+            seen = [*self._missed, snapshot.changed]
+            changed = Changes(
+                frozenset().union(*(each.jobs for each in seen)),
+                frozenset().union(*(each.nodes for each in seen)),
+                frozenset().union(*(each.solutions for each in seen)),
+                everything=any(each.everything for each in seen),
+            )
             snapshot = replace(snapshot, changed=changed, usage={**self._gone, **snapshot.usage})
             self._missed, self._gone = [], {}
         self.decided = True
@@ -68,12 +74,3 @@ class InRounds:
             number += 1
         moment = max(number, self._earliest) * self._round_seconds
         return moment if moment > now else time
-
-
-def _joined(parts: list[Changes]) -> Changes:
-    return Changes(
-        frozenset().union(*(part.jobs for part in parts)),
-        frozenset().union(*(part.nodes for part in parts)),
-        frozenset().union(*(part.solutions for part in parts)),
-        everything=any(part.everything for part in parts),
-    )

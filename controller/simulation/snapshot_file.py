@@ -5,8 +5,9 @@ makes it again."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Set
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,10 +26,6 @@ MAX_FILE_BYTES = 1 << 28
 
 _SNAPSHOT, _PLAN, _MEMORY = TypeAdapter(Snapshot), TypeAdapter(Plan), TypeAdapter(Memory)
 _RATES = TypeAdapter(dict[str, list[tuple[Configuration, Rate]]])
-
-
-class SnapshotFileError(GandivaError):
-    """The file is not a recorded decision, or not a whole one."""
 
 
 class _File(BaseModel):
@@ -87,11 +84,11 @@ def as_json(thing: Any) -> Any:
 
 
 def read_decision(path: Path) -> RecordedDecision:
-    """Raises SnapshotFileError."""
-    raw = read_file(path, MAX_FILE_BYTES, SnapshotFileError)
+    """Raises GandivaError: the file cannot be read, or is not a recorded decision."""
+    raw = read_file(path, MAX_FILE_BYTES, GandivaError)
     try:
         if again := key_twice(raw):
-            raise SnapshotFileError(f"{path}: not a recorded decision: {again}")
+            raise GandivaError(f"{path}: not a recorded decision: {again}")
         file = _File.model_validate(json.loads(raw))
         return RecordedDecision(
             PolicySettings.model_validate(file.policy, strict=False),
@@ -100,9 +97,9 @@ def read_decision(path: Path) -> RecordedDecision:
             _PLAN.validate_python(file.plan),
         )
     except ValidationError as error:
-        raise SnapshotFileError(f"{path}: not a recorded decision: {first_wrong(error)}") from None
+        raise GandivaError(f"{path}: not a recorded decision: {first_wrong(error)}") from None
     except (ValueError, RecursionError) as error:
-        raise SnapshotFileError(f"{path}: not a recorded decision: not JSON: {error}") from None
+        raise GandivaError(f"{path}: not a recorded decision: not JSON: {error}") from None
 
 
 def _snapshot(content: Mapping[str, Any]) -> Snapshot:
@@ -111,25 +108,25 @@ def _snapshot(content: Mapping[str, Any]) -> Snapshot:
     return replace(snapshot, rates={model: dict(known) for model, known in rates.items()})
 
 
+@dataclass
 class SnapshotWriter:
     """Writes a decision every so many seconds of the loop's time."""
 
-    def __init__(self, folder: Path, policy: PolicySettings, every_seconds: float) -> None:
-        self._folder = folder
-        self._policy = policy
-        self._every_seconds = every_seconds
-        self._next = float("-inf")
+    folder: Path
+    policy: PolicySettings
+    every_seconds: float
+    _next: float = -math.inf
 
     def see(self, cycle: Cycle) -> None:
         """To be called with every decision."""
         time = cycle.snapshot.time
         if time < self._next:
             return
-        self._next = time + self._every_seconds
-        decision = RecordedDecision(self._policy, cycle.snapshot, cycle.memory, cycle.plan)
-        path = self._folder / f"{time:.0f}.json"
+        self._next = time + self.every_seconds
+        decision = RecordedDecision(self.policy, cycle.snapshot, cycle.memory, cycle.plan)
+        path = self.folder / f"{time:.0f}.json"
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             path.write_bytes(dump_decision(decision))
         except OSError as error:
-            raise SnapshotFileError(f"cannot write {path}: {error.strerror}") from error
+            raise GandivaError(f"cannot write {path}: {error.strerror}") from error

@@ -24,10 +24,6 @@ from controller.slurm.simulated_job import SimulatedJob, request_text
 _LEAVE_OUT = " (--set simulation.drop_unfinishable=true leaves such jobs out)"
 
 
-class SimulationError(GandivaError):
-    """The simulation cannot go on, or did not end as it must."""
-
-
 class Workload:
     """The jobs of one trace, with the numbers that Slurm gives them."""
 
@@ -39,7 +35,7 @@ class Workload:
         throughputs: Throughputs,
         costs: SimulationSettings,
     ) -> None:
-        """`trace`: for messages. Raises TraceError, or SimulationError where no job can run."""
+        """`trace`: for messages. Raises GandivaError where a job cannot run here, or none can."""
         self._trace, self._cluster, self._costs = trace, cluster, costs
         self._throughputs = throughputs
         self._types = cluster.models
@@ -60,7 +56,7 @@ class Workload:
             if work is not None:
                 self.jobs[JobId(number)], self._work[JobId(number)] = job, work
         if not self.jobs:
-            raise SimulationError(f"{trace}: none of its jobs can run on this cluster")
+            raise GandivaError(f"{trace}: none of its jobs can run on this cluster")
 
     def submit_time(self, job: TraceJob) -> float:
         """When Slurm gets it: at the next boundary of a round, where there are rounds."""

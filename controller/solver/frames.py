@@ -21,14 +21,6 @@ def framed(body: bytes) -> bytes:
     return len(body).to_bytes(HEADER_BYTES, "little") + body
 
 
-def body_bytes(header: bytes) -> int:
-    """The length that a header announces. Raises InvalidAnswer."""
-    size = int.from_bytes(header, "little")
-    if size > MOST_BYTES:
-        raise InvalidAnswer(f"an answer of {size} bytes is announced")
-    return size
-
-
 def encode(problem: Problem) -> bytes:
     """A problem as the worker loads it: kind, data, and the deadline in seconds."""
     return marshal.dumps((problem.kind.value, dict(problem.data), problem.deadline_seconds))

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from controller.model.solving import Problem, Solution, SolutionStatus
-from controller.solver.frames import HEADER_BYTES, InvalidAnswer, body_bytes, decode, encode, failed, framed
+from controller.solver.frames import HEADER_BYTES, MOST_BYTES, InvalidAnswer, decode, encode, failed, framed
 
 log = logging.getLogger(__name__)
 
@@ -109,8 +109,10 @@ class WorkerSolver:
         try:
             process.stdin.write(framed(request))
             await process.stdin.drain()
-            header = await process.stdout.readexactly(HEADER_BYTES)
-            return await process.stdout.readexactly(body_bytes(header))
+            size = int.from_bytes(await process.stdout.readexactly(HEADER_BYTES), "little")
+            if size > MOST_BYTES:
+                raise InvalidAnswer(f"an answer of {size} bytes is announced")
+            return await process.stdout.readexactly(size)
         except (EOFError, ConnectionError):
             raise EOFError(f"the solver's process died with status {await process.wait()}") from None
 

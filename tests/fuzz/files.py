@@ -11,13 +11,13 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from controller.errors import ClusterSpecError, GandivaError, JournalError, SettingsError
+from controller.errors import GandivaError, JournalError, SettingsError
 from controller.journal import JobFilter, Journal, JournalReader
 from controller.model import JobId
 from controller.settings.loading import parse_settings
 from controller.simulation.cluster_spec import parse_cluster
 from controller.simulation.replay import replay
-from controller.simulation.snapshot_file import SnapshotFileError, read_decision
+from controller.simulation.snapshot_file import read_decision
 from controller.simulation.traces.base import TraceError
 from controller.simulation.traces.formats import FORMATS, read_trace
 from controller.slurm_config import description
@@ -74,7 +74,7 @@ def _cluster_spec(dice: random.Random, folder: Path) -> bool:
             path.write_text(mutations.toml(dice, sample * 2), errors="surrogatepass")
             with unchanged(path):
                 parse_cluster(str(path), 4)
-    except ClusterSpecError as error:
+    except GandivaError as error:
         assert str(error), "no message"
         return False
     return True
@@ -140,7 +140,7 @@ def _decision(dice: random.Random, folder: Path) -> bool:
         with unchanged(path):
             recorded = read_decision(path)
             replay(recorded)
-    except SnapshotFileError as error:
+    except GandivaError as error:
         assert str(path) in str(error)
         return False
     return True

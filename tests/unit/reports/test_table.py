@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from controller.api.messages import JobMessage, JobsMessage
+from controller.errors import GandivaError
 from controller.reports.report import as_json, join, unsuspendable
 from controller.reports.row import Row
 from controller.reports.sacct import Accounting
@@ -15,7 +16,6 @@ from controller.reports.table import (
     COLUMNS,
     DEFAULT_FORMAT,
     LONG_FORMAT,
-    InvalidFormat,
     Layout,
     help_format,
     parse_format,
@@ -159,7 +159,7 @@ def test_widths() -> None:
     ],
 )
 def test_formats_that_make_no_sense(text: str, message: str) -> None:
-    with pytest.raises(InvalidFormat, match=message):
+    with pytest.raises(GandivaError, match=message):
         parse_format(text)
 
 

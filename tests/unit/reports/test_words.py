@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.errors import GandivaError
 from controller.reports import units
-from controller.reports.sacct import InvalidState, is_final, parse_state
+from controller.reports.sacct import is_final, parse_state
 from controller.reports.text import clean, fit, gpu_list, ranges, width
-from controller.reports.when import InvalidTime, parse_time
+from controller.reports.when import parse_time
 
 NOW = datetime(2024, 5, 17, 10, 20, 30).timestamp()  # noqa: DTZ001  local time, as in sacct
 
@@ -131,20 +132,20 @@ def test_times_in_all_forms_of_sacct(text: str, expected: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_time(text: str) -> None:
-    with pytest.raises(InvalidTime, match=r"is not a time; the forms are|out of range"):
+    with pytest.raises(GandivaError, match=r"is not a time; the forms are|out of range"):
         parse_time(text, NOW)
 
 
 @given(st.text(max_size=30))
 def test_any_text_is_a_time_or_one_clear_error(text: str) -> None:
-    with contextlib.suppress(InvalidTime):
+    with contextlib.suppress(GandivaError):
         assert isinstance(parse_time(text, time.time()), float)
 
 
 def test_states() -> None:
     assert parse_state("cd") == "COMPLETED"
     assert parse_state("Running") == "RUNNING"
-    with pytest.raises(InvalidState, match=r"'WHAT' is not a job state.*TO \(TIMEOUT\)"):
+    with pytest.raises(GandivaError, match=r"'WHAT' is not a job state.*TO \(TIMEOUT\)"):
         parse_state("WHAT")
     assert is_final("CANCELLED by 1000") and is_final("COMPLETED")
     assert not is_final("SUSPENDED") and not is_final("")

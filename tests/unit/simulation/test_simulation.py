@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.cli.main import main
-from controller.errors import ClusterSpecError
+from controller.errors import GandivaError
 from controller.model import JobId, Memory, Plan, Snapshot
 from controller.policies.assemble import make_policy
 from controller.policies.presets import PRESETS
@@ -25,12 +25,11 @@ from controller.settings.policies import PolicySettings
 from controller.settings.schema import Settings
 from controller.simulation.cluster_spec import parse_cluster
 from controller.simulation.driver import Simulation
-from controller.simulation.ground_truth import GroundTruth, Throughputs, ThroughputsError, read_throughputs
+from controller.simulation.ground_truth import GroundTruth, Throughputs, read_throughputs
 from controller.simulation.metrics import summary
 from controller.simulation.outcome import Outcome
 from controller.simulation.plots import svg
 from controller.simulation.traces import TraceError, TraceJob, read_trace
-from controller.simulation.workload import SimulationError
 from controller.slurm.port import SlurmJob
 from controller.slurm.simulated import SimulatedCluster
 from tests.unit.draws import draws
@@ -196,7 +195,7 @@ def test_jobs_that_nothing_starts_are_an_error_not_a_hang() -> None:
         def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
             return Plan({})
 
-    with pytest.raises(SimulationError, match="1 of 1 jobs are left that policy fifo never starts"):
+    with pytest.raises(GandivaError, match="1 of 1 jobs are left that policy fifo never starts"):
         run([TraceJob("a", 0, 1, 10, 2)], "", "fifo", wrap=lambda _settings: Idle())
 
 
@@ -271,7 +270,7 @@ def test_throughputs_by_type_gang_placement_and_company(tmp_path: Path) -> None:
 def test_a_key_that_is_there_twice_is_refused(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(text)
-    with pytest.raises(ThroughputsError) as caught:
+    with pytest.raises(GandivaError) as caught:
         read_throughputs(path)
     assert str(caught.value) == f"{path}: {said}"
 
@@ -281,7 +280,7 @@ def test_a_rate_that_is_none_is_named(rate: str, tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(f'{{"v100": {{"(\'m\', 1)": {{"null": {rate}}}}}}}')
     said = f"{path}: v100: ('m', 1): null: must be a rate from 0 to below 1e12, or two beside another job"
-    with pytest.raises(ThroughputsError) as caught:
+    with pytest.raises(GandivaError) as caught:
         read_throughputs(path)
     assert str(caught.value) == said
 
@@ -410,7 +409,7 @@ def test_the_description_of_the_site_is_a_cluster_too(tmp_path: Path) -> None:
     assert [node.name for node in spec.nodes] == [f"a{n:02}" for n in range(1, 9)] + ["h01", "h02"]
     assert (spec.of_types(("a100",)), spec.of_types(("h100",)), spec.nodes[0].cpus) == (32, 16, 64)
     (tmp_path / "site.toml").write_text(text.replace('"a100"', '"rtx 6000"'))
-    with pytest.raises(ClusterSpecError, match="gpu_model: must be letters, digits and"):
+    with pytest.raises(GandivaError, match="gpu_model: must be letters, digits and"):
         parse_cluster(str(tmp_path / "site.toml"), 8)
 
 
@@ -549,7 +548,7 @@ def test_summary_of_known_jobs() -> None:
 def test_a_description_of_the_cluster_is_refused_with_all_that_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text('[[nodes]]\ngpu_mode = "a100"\ngpus = 0\n')
-    with pytest.raises(ClusterSpecError) as caught:
+    with pytest.raises(GandivaError) as caught:
         parse_cluster(str(path), 8)
     assert str(caught.value) == (
         f"{path}: nodes.0.gpu_model: missing, and there is no default; nodes.0.gpus: must be greater"
@@ -567,7 +566,7 @@ def test_a_cluster_that_cannot_be_is_refused_at_once(
     (tmp_path / "c.toml").write_text('[[nodes]]\ngpu_model = "a100"\ngpus = 1024\ncount = 1000\n')
     words = {"a100:0": "no GPUs at all", "a100:500000,h100:500001": "more than 1,000,000 GPUs"}
     words["c.toml"] = "more than 1,000,000 GPUs"
-    with pytest.raises(ClusterSpecError, match=words.get(text, "neither entries such as")):
+    with pytest.raises(GandivaError, match=words.get(text, "neither entries such as")):
         parse_cluster(text, 8)
 
 

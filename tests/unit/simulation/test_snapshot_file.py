@@ -16,15 +16,11 @@ from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 import pytest
 
 from controller.cli.main import main
+from controller.errors import GandivaError
 from controller.model import Configuration, Memory, Plan, Rate, Snapshot
 from controller.settings.loading import parse_settings
 from controller.simulation.replay import replay
-from controller.simulation.snapshot_file import (
-    RecordedDecision,
-    SnapshotFileError,
-    dump_decision,
-    read_decision,
-)
+from controller.simulation.snapshot_file import RecordedDecision, dump_decision, read_decision
 from tests.unit.draws import draws
 
 FLOATS = (0.0, -1.5, 1e-9, 1e300, math.inf, -math.inf, 0.1 + 0.2)
@@ -108,7 +104,7 @@ def test_every_field_is_in_the_file(folder: Path) -> None:
 )
 def test_what_is_no_decision_is_refused(folder: Path, text: str, message: str) -> None:
     (folder / "bad.json").write_text(text)
-    with pytest.raises(SnapshotFileError, match=message):
+    with pytest.raises(GandivaError, match=message):
         read_decision(folder / "bad.json")
 
 
