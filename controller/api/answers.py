@@ -230,7 +230,7 @@ def _job(row: JobRow, published: Published | None) -> messages.JobMessage:
     live = published.jobs.get(record.id) if published and record.end_time is None else None
     if published is None or live is None:
         return messages.JobMessage.of_row(row)
-    profile = published.snapshot.profiles.get(record.id, UNPROFILED)
+    profile = published.cycle.snapshot.profiles.get(record.id, UNPROFILED)
     return messages.JobMessage.of_row(
         row,
         phase=live.phase,

@@ -34,10 +34,6 @@ class Published:
     """When the cycle was complete, by the monotonic clock."""
 
     @property
-    def snapshot(self) -> Snapshot:
-        return self.cycle.snapshot
-
-    @property
     def age_seconds(self) -> float:
         """Time since the last complete cycle of the loop."""
         return clock.monotonic() - self.completed
@@ -74,7 +70,7 @@ class LiveState:
 
 
 def _job(job: Job, published: Published) -> LiveJobMessage:
-    snapshot, samples = published.snapshot, published.cycle.samples
+    snapshot, samples = published.cycle.snapshot, published.cycle.samples
     usage, placement = snapshot.usage_of(job.id), job.placement
     on_nodes = [samples.get(name) for name in {gpu.node for gpu in placement.allocation}]
     parts = [sample.jobs.get(job.id) for sample in on_nodes if isinstance(sample, NodeSample)]
@@ -131,7 +127,7 @@ def _jobs_on_gpus(snapshot: Snapshot) -> tuple[dict[GpuId, list[int]], dict[GpuI
 
 
 def _gpus(published: Published) -> GpusMessage:
-    snapshot = published.snapshot
+    snapshot = published.cycle.snapshot
     running, waiting = _jobs_on_gpus(snapshot)
     nodes: list[NodeMessage] = []
     for node in snapshot.nodes.values():

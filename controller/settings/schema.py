@@ -33,11 +33,9 @@ class ClusterSettings(Section):
     rpc_deadline_seconds: float = setting(
         15.0, "Longest wait for one answer of Slurm before it counts as unavailable.", ge=0.5, le=600
     )
-    shares_interval_seconds: float = setting(
+    shares_interval_seconds: Annotated[float, Field(ge=1, le=86400)] = setting(
         60.0,
         "How often the shares of accounts and users are read (sshare), where the policy uses them.",
-        ge=1,
-        le=86400,
     )
     reserve_seconds: Annotated[float, Field(ge=0, le=86400)] = setting(
         900.0,
@@ -137,12 +135,10 @@ class SuspendSettings(Section):
     offload_deadline_seconds: float = setting(
         60.0, "Longest time for the copy of the GPU state to host memory.", ge=0.5, le=3600
     )
-    save_deadline_seconds: float = setting(
+    save_deadline_seconds: Annotated[float, Field(ge=1, le=3600)] = setting(
         600.0,
         "Longest time for a job's sessions to write its state into their checkpoint store before it "
         "migrates.",
-        ge=1,
-        le=3600,
     )
     resume_deadline_seconds: float = setting(
         120.0, "Longest time for the GPU state to be back on the GPUs.", ge=0.5, le=3600

@@ -58,12 +58,10 @@ class SimulationSettings(Section):
     checkpoint_bytes_per_second: ByteSize = setting(
         "1GiB", "Speed of writing and reading checkpoints. 0: free."
     )
-    max_gpus: int = setting(
+    max_gpus: Annotated[int, Field(ge=0, le=1_000_000)] = setting(
         0,
         "Jobs may grow to so many GPUs (--gandiva-gpus), where policy.moves has grow; jobs over several "
         "nodes do not. 0: only those of which a trace says it.",
-        ge=0,
-        le=1_000_000,
     )
     stores: bool = setting(
         False,
@@ -71,12 +69,10 @@ class SimulationSettings(Section):
         "from it, as one that is requeued can from its own checkpoint. false: only those of "
         "jobs of which a trace says it.",
     )
-    doubling_ratio: float = setting(
+    doubling_ratio: Annotated[float, Field(ge=1, le=2)] = setting(
         1.8,
         "How much faster a job is with twice the GPUs that it asked for, where no table of throughputs says "
         "it; with four times as many the square of that. 2: in proportion.",
-        ge=1,
-        le=2,
     )
     drop_unfinishable: bool = setting(
         False, "Leave out jobs that the cluster can never run, instead of refusing the trace."

@@ -236,18 +236,12 @@ class MeanOverTime:
 
     def add(self, begin: float, end: float, count: float = 1.0) -> None:
         """`count` more, from `begin` to `end` (seconds; what is outside of the span does not matter)."""
-        first = max(0.0, (begin - self._start) / self._width)
-        last = min(float(self._bins), (end - self._start) / self._width)
-        if last <= first:
-            return
-        low, high = int(first), min(int(last), self._bins - 1)
-        if low == high:
-            self._parts[low] += count * (last - first)
-            return
-        self._parts[low] += count * (low + 1 - first)
-        self._parts[high] += count * (last - high)
-        self._steps[low + 1] += count
-        self._steps[high] -= count
+        for moment, more in ((begin, count), (end, -count)) if end > begin else ():
+            place = max(0.0, (moment - self._start) / self._width)
+            part = int(place)
+            if part < self._bins:
+                self._parts[part] += more * (part + 1 - place)
+                self._steps[part + 1] += more
 
     def means(self) -> list[float]:
         """One number per part, with two digits."""
