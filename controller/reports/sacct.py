@@ -2,7 +2,7 @@
 """States of jobs in Slurm's words; final ones, exit codes and array indices from slurmdbd, through sacct."""
 
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -11,6 +11,7 @@ from controller.errors import GandivaError
 from controller.slurm.states import is_final as is_final
 from gandiva._processes import slurm_environment
 
+DEADLINE_SECONDS = 5.0
 MAX_JOBS_PER_CALL = 500
 MAX_OUTPUT_BYTES = 8 << 20
 _FIELDS = ("JobIDRaw", "JobID", "State", "ExitCode", "End", "Submit")
@@ -42,20 +43,25 @@ class Accounting:
     """Of a requeued job: of the requeue."""
 
 
-def ask_sacct(job_ids: Sequence[int], *, deadline_seconds: float = 5.0) -> Mapping[int, Accounting]:
+def ask_sacct(job_ids: Sequence[int]) -> Mapping[int, Accounting]:
     """The jobs slurmdbd knows; of a number that was given out twice, the later one. Raises CommandFailed
     where sacct is not there, fails or takes too long."""
-    options = ["-X", "--format=" + ",".join(_FIELDS)]
-    return dict(_parse(_lines([str(job_id) for job_id in job_ids], options, deadline_seconds)))
+    options, found = ["-X", "--format=" + ",".join(_FIELDS)], dict[int, Accounting]()
+    for line in _lines([str(job_id) for job_id in job_ids], options):
+        values = line.split("|")
+        if len(values) == len(_FIELDS) and values[0].isdigit():
+            raw, job_id, state, exit_code, end, submit = values
+            found[int(raw)] = Accounting(job_id, state, exit_code, _time(end), _time(submit))
+    return found
 
 
-def last_ends(job_ids: Sequence[int], *, deadline_seconds: float = 5.0) -> Mapping[int, float]:
+def last_ends(job_ids: Sequence[int]) -> Mapping[int, float]:
     """When the last of the steps that Slurm itself makes ended, for jobs that are over. The end of a job that
     ended while it was suspended is in them alone: the job's own is its last suspension. Raises as
     `ask_sacct` does."""
     found: dict[int, float] = {}
     steps = [f"{job_id}.batch,{job_id}.extern" for job_id in job_ids]
-    for line in _lines(steps, ["--format=JobIDRaw,End"], deadline_seconds):
+    for line in _lines(steps, ["--format=JobIDRaw,End"]):
         name, _, end = line.partition("|")
         job_id = name.partition(".")[0]
         if job_id.isdigit() and (ended := _time(end)) is not None:
@@ -63,10 +69,10 @@ def last_ends(job_ids: Sequence[int], *, deadline_seconds: float = 5.0) -> Mappi
     return found
 
 
-def _lines(jobs: Sequence[str], options: Sequence[str], deadline_seconds: float) -> Iterator[str]:
+def _lines(jobs: Sequence[str], options: Sequence[str]) -> Iterator[str]:
     for begin in range(0, len(jobs), MAX_JOBS_PER_CALL):
         chunk = ",".join(jobs[begin : begin + MAX_JOBS_PER_CALL])
-        output = run_command(["sacct", "-n", "-P", *options, "-j", chunk], deadline_seconds)
+        output = run_command(["sacct", "-n", "-P", *options, "-j", chunk], DEADLINE_SECONDS)
         if len(output) > MAX_OUTPUT_BYTES:
             raise CommandFailed(f"sacct printed more than {MAX_OUTPUT_BYTES >> 20} MiB")
         yield from output.splitlines()
@@ -93,14 +99,6 @@ def run_command(command: Sequence[str], deadline_seconds: float) -> str:
         why = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise CommandFailed(f"{name} failed: {(why[-1] if why else f'exit code {done.returncode}')[:200]}")
     return done.stdout.decode("utf-8", "replace")
-
-
-def _parse(lines: Iterable[str]) -> Iterator[tuple[int, Accounting]]:
-    for line in lines:
-        values = line.split("|")
-        if len(values) == len(_FIELDS) and values[0].isdigit():
-            raw, job_id, state, exit_code, end, submit = values
-            yield int(raw), Accounting(job_id, state, exit_code, _time(end), _time(submit))
 
 
 def _time(text: str) -> float | None:

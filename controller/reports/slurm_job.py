@@ -6,9 +6,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controller.reports.sacct import CommandFailed, run_command
+from controller.reports.sacct import DEADLINE_SECONDS, CommandFailed, run_command
 
-DEADLINE_SECONDS = 5.0
 MOST_ASKED = 50
 """More jobs are not asked for one by one."""
 _FIELD = re.compile(r"(?:^| )([A-Z][A-Za-z/:]*)=(.*?)(?= [A-Z][A-Za-z/:]*=|\s*$)")

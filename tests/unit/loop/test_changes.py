@@ -130,7 +130,7 @@ def test_what_is_published_stays_as_it_was(tmp_path: Path) -> None:
         world.submit()
         await asyncio.sleep(SLICE_SECONDS)
         assert len(controller.observer.jobs) == 2
-        assert set(published.snapshot.jobs) == set(published.snapshot.usage) == {first}
+        assert set(published.cycle.snapshot.jobs) == set(published.cycle.snapshot.usage) == {first}
         await world.stop()
 
     run(scenario)

@@ -95,7 +95,8 @@ def test_slurmdbd_is_down(fake: Path) -> None:
         ask_sacct([1])
 
 
-def test_slurmdbd_hangs(fake: Path) -> None:
+def test_slurmdbd_hangs(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.reports.sacct.DEADLINE_SECONDS", 0.2)
     install(fake, "exec sleep 60")
     with pytest.raises(CommandFailed, match=r"within 0\.2 s"):
-        ask_sacct([1], deadline_seconds=0.2)
+        ask_sacct([1])
