@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -26,11 +25,6 @@ def recalled(raw: object, kind: type[T], nothing: T) -> T:
 def mapping(raw: object) -> Mapping[str, Any]:
     """A part of a memory by its keys."""
     return raw if isinstance(raw, Mapping) else {}
-
-
-def remembered_time(found: object) -> float | None:
-    """A time; None where there is none."""
-    return float(found) if isinstance(found, int | float) and math.isfinite(found) else None
 
 
 @cache

@@ -13,6 +13,7 @@ from typing import Any
 from controller.model import GpuId, GpuSet, Job, Snapshot, rate_key
 from controller.policies.allocations.allocation import Jobs, Pair
 from controller.policies.mechanisms.rounds.member import Member
+from controller.policies.mechanisms.rounds.memory import RoundMemory
 from controller.policies.mechanisms.rounds.speeds import Speeds, Together
 from controller.policies.placement.free import bindings
 from controller.policies.placement.gangs import own_gpus
@@ -49,31 +50,18 @@ class PairFinder:
     """The pairs that are stated with an allocation. They are looked for when jobs come or go, and when a
     round begins."""
 
-    def __init__(self, on: bool) -> None:
+    def __init__(self, memory: RoundMemory, *, on: bool) -> None:
         """`on`: there are any."""
-        self.on = on
-        self.reset({})
-
-    def reset(self, common: Mapping[str, Any]) -> None:
-        """Begin anew with what was remembered, which may be damaged."""
-        paired = common.get("paired")
-        self._jobs, self._pairs = (
-            map(str, paired) if isinstance(paired, list) and len(paired) == 2 else ("", "")
-        )
-        """Digests: of the jobs and GPUs when pairs were looked for, and of the pairs."""
-
-    def common(self) -> dict[str, Any]:
-        """What to remember."""
-        return {"paired": [self._jobs, self._pairs]} if self.on else {}
+        self._memory, self.on = memory, on
 
     def wanted(self, jobs: str, due: bool, find: Callable[[], tuple[Pair, ...]]) -> str:
         """A digest of all that is to be allocated. `jobs`: that of jobs and GPUs. `due`: a round begins."""
         if not self.on:
             return jobs
-        if due or self._jobs != jobs:
+        if due or self._memory.paired[0] != jobs:
             pairs = digest([(pair.jobs, sorted(pair.throughput.items())) for pair in find()])
-            self._jobs, self._pairs = jobs, f"{pairs:016x}"
-        return f"{self._jobs} {self._pairs}"
+            self._memory.paired = (jobs, f"{pairs:016x}")
+        return " ".join(self._memory.paired)
 
     def find(self, snapshot: Snapshot, members: Sequence[Member], speeds: Speeds) -> tuple[Pair, ...]:
         """Those of now."""

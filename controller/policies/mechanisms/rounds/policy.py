@@ -24,6 +24,7 @@ from controller.policies.mechanisms.rounds.given import NO_TERMS, Terms, equal_s
 from controller.policies.mechanisms.rounds.in_force import ALONE, InForce
 from controller.policies.mechanisms.rounds.kinds import is_scattered
 from controller.policies.mechanisms.rounds.member import Member
+from controller.policies.mechanisms.rounds.memory import RoundMemory
 from controller.policies.mechanisms.rounds.pairs import PairFinder, SharingRules, digest
 from controller.policies.mechanisms.rounds.pending import PendingLayout
 from controller.policies.mechanisms.rounds.planner import RoundPlanner
@@ -33,7 +34,7 @@ from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.mechanisms.rounds.speeds import Speeds
 from controller.policies.mechanisms.row import Row
 from controller.policies.placement.draft import Draft
-from controller.policies.recalled import mapping, remembered_time
+from controller.policies.recalled import recalled
 
 
 class Rounds:
@@ -53,8 +54,8 @@ class Rounds:
             name: of the problems that it states.
             pairs: two jobs may be allocated the same GPUs at the same time.
         """
-        self._terms, self._pair_finder, self._settings = terms, PairFinder(pairs), settings
-        self._problem = AllocationProblem(allocation, name)
+        self._allocation, self._name = allocation, name
+        self._terms, self._pairs, self._settings = terms, pairs, settings
         self._kept_waiting = False
         """At the last decision jobs waited for an allocation. It may fail."""
 
@@ -74,7 +75,7 @@ class Rounds:
         self.change, self.restore, self.held = self._pools.change, self._pools.restore, self._pools.held
         self._workers = self._pools.workers()
         self._in_force = InForce(common.get("fractions"))
-        sharing, pairs = SharingRules(snapshot), self._pair_finder.on
+        sharing, pairs = SharingRules(snapshot), self._pairs
         self._planner = RoundPlanner(
             self._pools, self._members, self._in_force, self._settings, sharing, pairs=pairs
         )
@@ -91,19 +92,14 @@ class Rounds:
         self._eligibility = Eligibility(self._settings, self._pools, self._members, self._speeds, pairs=pairs)
         self._ready = True
         """Something changed since the last decision."""
-        remembered = mapping(common.get("rounds"))
-        self._due = remembered_time(remembered.get("due"))
-        self._reset_at = remembered_time(remembered.get("reset_at"))
-        self._bound = remembered.get("bound", 0)
-        """Jobs that stay on a type because Slurm has bound them there, as of the last round."""
-        self._pair_finder.reset(remembered)
-        # Where its fractions are lost an allocation is asked for anew.
-        self._problem.reset(remembered if self._in_force.table.rows else {**remembered, "solved": ""})
+        self._memory = recalled(common.get("rounds"), RoundMemory, RoundMemory())
+        if not self._in_force.table.rows:
+            self._memory.solved = ""  # where its fractions are lost an allocation is asked for anew
+        self._pair_finder = PairFinder(self._memory, on=self._pairs)
+        self._problem = AllocationProblem(self._allocation, self._name, self._memory)
 
     def common(self) -> Mapping[str, Any]:
-        own = {"due": self._due, "reset_at": self._reset_at, "bound": self._bound}
-        rounds = {**self._problem.common(), **own, **self._pair_finder.common()}
-        return {"rounds": rounds, "fractions": self._in_force.remembered()}
+        return {"rounds": dict(vars(self._memory)), "fractions": self._in_force.remembered()}
 
     def notes(self) -> Mapping[JobId, Note]:
         for job_id in (self.changed | self._renewed) & self._members.keys():
@@ -146,7 +142,7 @@ class Rounds:
     def follow(self, rows: Sequence[Row]) -> None:
         self._touched = len(rows)
         self._ready = self._ready or bool(rows)
-        for member in self._members.values() if self._pair_finder.on else ():
+        for member in self._members.values() if self._pairs else ():
             if member.beside != ALONE and member.beside not in self._members:
                 member.lose_partner(self._now)
                 self.changed.add(member.id)
@@ -179,7 +175,7 @@ class Rounds:
     # -- the allocation -------------------------------------------------------------------------------
 
     def _allocate(self, snapshot: Snapshot) -> None:
-        due = self._due is not None and self._now >= self._due - TINY
+        due = self._memory.due is not None and self._now >= self._memory.due - TINY
         retry_at = self._now + self._settings.round_seconds
         # In every plan: a failure is announced once, also when no job is left to be allocated.
         self._adopt(self._problem.read(snapshot, retry_at))
@@ -217,14 +213,14 @@ class Rounds:
         long enough."""
         if table is None:
             return
-        last, now = self._reset_at, self._now
+        last, now = self._memory.reset_at, self._now
         if last is None or now - last >= self._settings.reset_seconds - TINY:
             self._budget.spend(len(self._members))
             elapsed = 0.0 if last is None else now - last
             for member in self._members.values():
                 member.reset(self._in_force.due(member.id, elapsed, now), now)
             self._in_force.reset(now)
-            self._reset_at, self._renewed = now, self._members.keys()
+            self._memory.reset_at, self._renewed = now, self._members.keys()
         self.changed |= self._in_force.take(table, now, self._members)
         kinds = any(map(is_scattered, table.types))
         for job_id in self._members if kinds else self._in_force.paired & self._members.keys():
@@ -253,12 +249,12 @@ class Rounds:
     def _decide(self, draft: Draft) -> Mapping[JobId, Placement]:
         """Changes the draft. Returns what is to be said of it besides: it was laid out by a plan before."""
         if not self._members:
-            self._due, self._pending = None, None
+            self._memory.due, self._pending = None, None
             return {}
-        if self._due is None or self._now > self._due + self._settings.round_seconds + FIRST_PATIENCE_SECONDS:
-            # There was no job, or no controller for long.
-            self._due = self._now
-        if self._now >= self._due - TINY:
+        due, late = self._memory.due, self._settings.round_seconds + FIRST_PATIENCE_SECONDS
+        if due is None or self._now > due + late:  # there was no job, or no controller for long
+            due = self._memory.due = self._now
+        if self._now >= due - TINY:
             if self._problem.under_way and self._now < self._patient_until() - TINY:
                 return {}
             return self._begin_round(draft)
@@ -272,13 +268,13 @@ class Rounds:
 
     def _begin_round(self, draft: Draft) -> Mapping[JobId, Placement]:
         """List all jobs, choose among them and lay out, and say it: with as many plans as that needs."""
-        assert self._due is not None
+        assert self._memory.due is not None
         if self._pending is None:
             if not self._planner.listed:
                 if not self._budget.allows(len(self._members)):
                     return {}
                 self._fall_back()
-                self._bound = sum(map(self._eligibility.misses_types, self._members.values()))
+                self._memory.bound = sum(map(self._eligibility.misses_types, self._members.values()))
                 self._planner.list_all(self._now)
             if not self._budget.allows(len(self._members)):
                 return {}
@@ -292,23 +288,23 @@ class Rounds:
         self._planner.settled.clear()
         self.changed.update(member.id for member in self._members.values() if member.assigned)
         length = self._settings.round_seconds
-        self._due += length * (math.floor((self._now - self._due + TINY) / length) + 1)
+        self._memory.due += length * (math.floor((self._now - self._memory.due + TINY) / length) + 1)
         # Jobs that came since it was laid out are looked at with the next plan.
         self._budget.more |= self._ready
         return laid.say(draft)
 
     def _patient_until(self) -> float:
         """A round that is due waits so long for the allocation."""
-        assert self._due is not None
+        assert self._memory.due is not None
         allocated = any(map(self._in_force.counts, self._members))
-        return self._problem.patient_until(self._due, allocated=allocated)
+        return self._problem.patient_until(self._memory.due, allocated=allocated)
 
     def wake(self) -> float:
-        if self._due is None:
+        if self._memory.due is None:
             return math.inf
-        if self._now >= self._due - TINY:
+        if self._now >= self._memory.due - TINY:
             return self._patient_until()
-        return self._due
+        return self._memory.due
 
     def settle(self, changes: Mapping[JobId, Placement], *, whole: bool) -> None:
         """What a job has is counted by its usage."""
@@ -326,7 +322,7 @@ class Rounds:
         return words.stops(self._members[row.id], self._in_force)
 
     def stays(self, row: Row, to: Placement) -> Why | None:
-        other = self._pair_finder.on and to.shares_with != row.job.placement.shares_with
+        other = self._pairs and to.shares_with != row.job.placement.shares_with
         return Why(Reason.SHARES_GPUS, words.shares(self._members[row.id], self._in_force)) if other else None
 
     def waits(self, row: Row) -> Why:
