@@ -31,8 +31,7 @@ class InForce:
         self.table = FractionTable()
         """The last allocation. Jobs that it did not count have in it what the one before gave them."""
         self._owed: dict[Jobs, Row] = {}
-        """Seconds that earlier allocations gave, since the last reset: of the table's rows, in their order,
-        then of pairs that are in it no more."""
+        """Seconds that earlier allocations gave since the last reset, by the table's rows."""
         self._since = 0.0
         self._equal: dict[JobId, dict[Slot, float]] = {}
         """Parts of jobs that no allocation has counted yet."""
@@ -113,12 +112,13 @@ class InForce:
             seconds = now - self._equal_since
             owed[job_id,] = tuple(parts.get((name, ALONE), 0.0) * seconds for name in types)
         gone = owed.keys() - table.rows.keys()
-        left = {jobs for jobs in gone if all(job_id in present for job_id in jobs)}
-        kept = {jobs for jobs in left & rows.keys() if not any((i,) in table.rows for i in jobs)}
-        self.table = FractionTable(types, {**table.rows, **{jobs: rows[jobs] for jobs in sorted(kept)}})
-        past = [jobs for jobs in sorted(left - kept) if len(jobs) == 2 and any(owed[jobs])]
-        keys, none = [*self.table.rows, *past], (0.0,) * len(types)
-        self._owed = dict(zip(keys, map(owed.get, keys, repeat(none)), strict=True))
+        kept = {
+            jobs: rows[jobs]
+            for jobs in sorted(gone & rows.keys())
+            if all(job_id in present and (job_id,) not in table.rows for job_id in jobs)
+        }
+        self.table, none = FractionTable(types, {**table.rows, **kept}), (0.0,) * len(types)
+        self._owed = dict(zip(self.table.rows, map(owed.get, self.table.rows, repeat(none)), strict=True))
         uncounted = [i for i in self._equal if i in present and not self.counts(i)]
         self._since, self._equal = now, {job_id: self._equal[job_id] for job_id in uncounted}
         self._derive()
@@ -132,8 +132,7 @@ class InForce:
         """What is owed now."""
         grown = map(mul, self._flat, repeat(now - self._since))
         flat = map(add, chain.from_iterable(self._owed.values()), grown)
-        rows = dict(zip(self.table.rows, in_rows(flat, self.table.types), strict=False))
-        return {**self._owed, **rows} if len(rows) < len(self._owed) else rows
+        return dict(zip(self.table.rows, in_rows(flat, self.table.types), strict=False))
 
     def give_equal(self, parts: Mapping[JobId, Mapping[str, float]], now: float) -> None:
         """What jobs have that no allocation has counted yet."""
@@ -148,11 +147,9 @@ class InForce:
     def remembered(self) -> Mapping[str, Any]:
         """JSON."""
         if self._remembered is None:
-            rows, past = self.table.rows, list(self._owed)[len(self.table.rows) :]
             self._remembered = {
                 "types": list(self.table.types),
-                "jobs": [jobs[0] if len(jobs) == 1 else list(jobs) for jobs in rows],
-                "past": [list(jobs) for jobs in past],
+                "jobs": [jobs[0] if len(jobs) == 1 else list(jobs) for jobs in self.table.rows],
                 "fractions": _packed(self._flat),
                 "owed": _packed(chain.from_iterable(self._owed.values())),
                 "since": self._since,
@@ -163,10 +160,9 @@ class InForce:
 
     def _recall(self, raw: Any) -> None:
         types = tuple(map(str, raw["types"]))
-        keys = [(JobId(int(j)),) if isinstance(j, int) else tuple(map(JobId, j)) for j in raw["jobs"]]
-        past = [tuple(map(JobId, jobs)) for jobs in raw["past"]]
+        keys = [tuple(JobId(int(i)) for i in ([j] if isinstance(j, int) else j)) for j in raw["jobs"]]
         table = FractionTable(types, dict(zip(keys, _unpacked(raw["fractions"], types), strict=True)))
-        owed = dict(zip((*keys, *past), _unpacked(raw["owed"], types), strict=True))
+        owed = dict(zip(keys, _unpacked(raw["owed"], types), strict=True))
         equal = {
             JobId(int(i)): {(str(name), ALONE): float(f) for name, f in part.items()}
             for i, part in raw["equal"]

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias, cast
+
+from pydantic import FiniteFloat
 
 from controller.model import JobId, Note
 from controller.model.value import empty
@@ -14,9 +15,13 @@ from controller.policies.allocations.allocation import AllocationJob
 from controller.policies.mechanisms.rounds.in_force import ALONE, Slot
 from controller.policies.mechanisms.rounds.kinds import scattered, type_of_kind
 from controller.policies.mechanisms.row import Row
+from controller.policies.recalled import recalled
 
 _HEAD, _FIELDS = 5, 4
 """In a note: values of the job, and of each account."""
+_Noted: TypeAlias = tuple[
+    tuple[str, FiniteFloat, FiniteFloat, int, bool], tuple[tuple[str, int, FiniteFloat, FiniteFloat], ...]
+]
 
 
 @dataclass(slots=True)
@@ -165,20 +170,10 @@ class Member(Row):
 
     def recall(self, note: Note) -> None:
         """Take over a note, which may be another policy's or damaged: then it counts as none."""
-        if note is None or len(note) < _HEAD or (len(note) - _HEAD) % _FIELDS:
-            return
-        assigned, mark, extra_seconds, beside, extra = note[:_HEAD]
-        rows = [note[i : i + _FIELDS] for i in range(_HEAD, len(note), _FIELDS)]
-        numbers = [mark, extra_seconds, beside, *(v for row in rows for v in row[1:])]
-        if not all(_number(v) for v in numbers):
-            return
-        if not all(isinstance(v, str) for v in (assigned, *(row[0] for row in rows))):
-            return
-        self.assigned, self.mark, self.extra_seconds = assigned, float(mark), float(extra_seconds)
-        self.beside, self.extra = JobId(int(beside)), bool(extra)
-        self.accounts = {(row[0], JobId(int(row[1]))): Account(*map(float, row[2:])) for row in rows}
-        self.note = note
-
-
-def _number(found: object) -> bool:
-    return isinstance(found, int | float) and math.isfinite(found)
+        known = note or ()
+        rows = tuple(known[i : i + _FIELDS] for i in range(_HEAD, len(known), _FIELDS))
+        found: _Noted | None = recalled((known[:_HEAD], rows), cast(Any, _Noted), None)
+        if found is not None:
+            (self.assigned, self.mark, self.extra_seconds, beside, self.extra), accounts = found
+            self.beside, self.note = JobId(beside), note
+            self.accounts = {(name, JobId(job_id)): Account(*rest) for name, job_id, *rest in accounts}
