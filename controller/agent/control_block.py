@@ -222,27 +222,19 @@ class ControlBlock:
         current = self.read_command()
         if gpus is None:
             gpus = current.gpus if current is not None else 0
-        if current is not None and (current.verb, current.target_step, current.gpus) == (
-            verb,
-            target_step,
-            gpus,
-        ):
+        wanted = (verb, target_step, gpus)
+        if current is not None and wanted == (current.verb, current.target_step, current.gpus):
             return current.sequence
-        with opened(self._command, os.O_RDWR | os.O_CREAT, 0o644) as file:
-            os.fchmod(file, 0o644)
-            if os.fstat(file).st_size != layout.RECORD_BYTES:
-                os.ftruncate(file, 0)
-                os.posix_fallocate(file, 0, layout.RECORD_BYTES)
-            with mmap.mmap(file, layout.RECORD_BYTES) as mapped, memoryview(mapped).cast("Q") as words:
-                # Odd while it changes. If we are killed half-way, sessions stay as they are until the next
-                # agent writes.
-                sequence = (words[layout.WORD_SEQUENCE] | 1) & (2**63 - 1)
-                words[layout.WORD_SEQUENCE] = sequence
-                words[layout.WORD_TARGET] = target_step
-                words[layout.WORD_GPUS] = gpus
-                words[layout.WORD_HEAD] = layout.head_word(verb)
-                words[layout.WORD_SEQUENCE] = sequence + 1
-                return sequence + 1
+        with self._words(os.O_CREAT) as words:
+            # Odd while it changes. If we are killed half-way, sessions stay as they are until the next
+            # agent writes.
+            sequence = (words[layout.WORD_SEQUENCE] | 1) & (2**63 - 1)
+            words[layout.WORD_SEQUENCE] = sequence
+            words[layout.WORD_TARGET] = target_step
+            words[layout.WORD_GPUS] = gpus
+            words[layout.WORD_HEAD] = layout.head_word(verb)
+            words[layout.WORD_SEQUENCE] = sequence + 1
+            return sequence + 1
 
     def write_memory_limit(self, limit_bytes: int) -> None:
         """Say how much the job may take of each of its GPUs; 0: no limit. It is no part of a command: the
@@ -250,12 +242,19 @@ class ControlBlock:
         current = self.read_command()
         if current is None or current.memory_limit_bytes == limit_bytes:
             return
-        with (
-            opened(self._command, os.O_RDWR) as file,
-            mmap.mmap(file, layout.RECORD_BYTES) as mapped,
-            memoryview(mapped).cast("Q") as words,
-        ):
+        with self._words() as words:
             words[layout.WORD_MEMORY_LIMIT] = limit_bytes
+
+    @contextlib.contextmanager
+    def _words(self, create: int = 0) -> Iterator[memoryview]:
+        """What sessions have mapped, as numbers."""
+        with opened(self._command, os.O_RDWR | create, 0o644) as file:
+            os.fchmod(file, 0o644)
+            if os.fstat(file).st_size != layout.RECORD_BYTES:
+                os.ftruncate(file, 0)
+                os.posix_fallocate(file, 0, layout.RECORD_BYTES)
+            with mmap.mmap(file, layout.RECORD_BYTES) as mapped, memoryview(mapped).cast("Q") as words:
+                yield words
 
     def read_command(self) -> layout.Command | None:
         """The command in force; None without one that can be read."""

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Files that root opens where others may put something in their place, and locks between a node's agents."""
+"""Files that root opens where others may put something in their place, locks between a node's agents, and
+commands."""
 
 import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 
 from controller.agent.deadline import Deadline, polls
 
@@ -66,3 +69,13 @@ def text_of(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return ""
+
+
+def run(command: Sequence[str], seconds: float) -> str:
+    """Run a command for so long at most; returns what went wrong, or nothing."""
+    try:
+        done = subprocess.run(command, timeout=seconds, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    said = " ".join(done.stderr.decode("utf-8", "replace").split())
+    return "" if done.returncode == 0 else said[:300] or f"{command[0]}: exit status {done.returncode}"

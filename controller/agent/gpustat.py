@@ -6,12 +6,11 @@ the first line). Which of these files are ours is kept beside them in `.gandiva`
 after one was killed takes away what that one left, and files that others write for ordinary jobs stay.
 """
 
-import contextlib
 import json
 import logging
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from controller.agent.deadline import Deadline
@@ -39,58 +38,39 @@ class OwnerFiles:
     def claim(self, uuids: Iterable[str], job_id: int, uid: int) -> None:
         """The job has these GPUs from now on (and of ours no others)."""
         named = {uuid for uuid in uuids if _UUID.fullmatch(uuid)}
-        if not named:
-            return
-        with self._owners() as owners:
-            for uuid in list(owners):
-                owners[uuid] = [owner for owner in owners[uuid] if owner[0] != job_id or uuid in named]
-            for uuid in named:
-                there = owners.setdefault(uuid, [])
-                if (job_id, uid) not in there:
-                    there.append((job_id, uid))
+        if named:
+            self._keep(lambda uuid, job: job != job_id or uuid in named, dict.fromkeys(named, (job_id, uid)))
 
     def release(self, uuids: Iterable[str], job_id: int) -> None:
         """The job has these GPUs no more; what other jobs have stays."""
-        with self._owners() as owners:
-            for uuid in uuids:
-                owners[uuid] = [owner for owner in owners.get(uuid, []) if owner[0] != job_id]
+        left = set(uuids)
+        self._keep(lambda uuid, job: job != job_id or uuid not in left)
 
     def sweep(self, present: Collection[int]) -> None:
         """Let go of what jobs held that are gone: the epilog takes their control blocks away, not these."""
-        with self._owners() as owners:
-            for uuid in owners:
-                owners[uuid] = [owner for owner in owners[uuid] if owner[0] in present]
+        self._keep(lambda _uuid, job: job in present)
 
-    @contextlib.contextmanager
-    def _owners(self) -> Iterator[Owners]:
-        """Who has what, to be changed; at the end the files are made to say so."""
-        folder = self._directory
-        if folder is None:
-            yield {}
+    def _keep(self, stays: Callable[[str, int], bool], new: Mapping[str, tuple[int, int]] = {}) -> None:
+        """On each GPU the jobs that stay there, and behind them the new one; the files are made to say so."""
+        if (folder := self._directory) is None:
             return
-        record = folder / _RECORD
-        with contextlib.ExitStack() as stack:
-            try:
-                folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-                file = stack.enter_context(locked(record, Deadline(LOCK_SECONDS)))
+        record, doing = folder / _RECORD, "read"
+        try:
+            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            with locked(record, Deadline(LOCK_SECONDS)) as file:
                 before = _parse(os.pread(file, MAX_RECORD_BYTES, 0))
-            except OSError as error:
-                log.warning("cannot read file %s: %s; dashboards show old owners", record, error)
-                yield {}
-                return
-            owners = {uuid: list(jobs) for uuid, jobs in before.items()}
-            yield owners
-            owners = {uuid: jobs for uuid, jobs in owners.items() if jobs and _UUID.fullmatch(uuid)}
-            if owners == before:
-                return
-            try:
-                rewrite(file, json.dumps(owners).encode())
-            except OSError as error:
-                log.warning("cannot write file %s: %s; dashboards show old owners", record, error)
-                return
-            for uuid in before.keys() | owners.keys():
-                if owners.get(uuid) != before.get(uuid):
-                    _write(folder / uuid, owners.get(uuid, []), before.get(uuid, []))
+                owners = {uuid: [job for job in jobs if stays(uuid, job[0])] for uuid, jobs in before.items()}
+                for uuid, owner in new.items():
+                    owners[uuid] = [*owners.get(uuid, []), owner]
+                owners = {uuid: list(dict.fromkeys(jobs)) for uuid, jobs in owners.items() if jobs}
+                if owners != before:
+                    doing = "write"
+                    rewrite(file, json.dumps(owners).encode())
+                for uuid in before.keys() | owners.keys():
+                    if owners.get(uuid) != before.get(uuid):
+                        _write(folder / uuid, owners.get(uuid, []), before.get(uuid, []))
+        except OSError as error:
+            log.warning("cannot %s file %s: %s; dashboards show old owners", doing, record, error)
 
 
 def _parse(data: bytes) -> Owners:

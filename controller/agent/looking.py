@@ -18,10 +18,11 @@ from controller.agent.deadline import Deadline
 from controller.agent.files import text_of
 from controller.agent.gpus import NvmlUnavailable, Occupancy
 from controller.agent.node import NVML_SECONDS, Node
+from controller.agent.processes import Processes
 from controller.agent.rank_files import Ranks
 from controller.nodes import protocol
 from controller.nodes.installed import filesystem_of, keys_from_anywhere, plugin_built_for
-from controller.nodes.protocol import MAX_BYTES, AgentError, NodePhase
+from controller.nodes.protocol import MAX_BYTES, AgentError, ErrorKind, NodePhase
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def observe(node: Node, _args: object, deadline: Deadline) -> protocol.ObserveRe
 
 def living(node: Node, args: protocol.JobArgs, _deadline: Deadline) -> protocol.Living:
     """What of a job lives here, whether or not it has a control block."""
-    return protocol.Living(processes=node.processes.living(args.job_id), booted_at=_booted_at())
+    return protocol.Living(processes=node.processes.living(args.job_id), booted_at=_booted_at(node.processes))
 
 
 def _job_info(
@@ -152,14 +153,9 @@ def _keys_from_anywhere() -> int | None:
         return None
 
 
-def _booted_at(proc: Path = Path("/proc")) -> float:
+def _booted_at(processes: Processes) -> float:
     """When process 1 began: the boot of a machine, or of a container (whose clock is its host's)."""
-    try:
-        first = (proc / "1" / "stat").read_text()
-        ticks = int(first[first.rindex(")") + 1 :].split()[19])
-    except (OSError, IndexError, ValueError) as error:
-        raise AgentError(
-            protocol.ErrorKind.INTERNAL, f"{proc}/1/stat does not say when the node was started: {error!r}"
-        ) from error
-    began_seconds = ticks / os.sysconf("SC_CLK_TCK")
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + began_seconds
+    ticks = processes.start_time_ticks(1)
+    if ticks is None:
+        raise AgentError(ErrorKind.INTERNAL, "/proc/1/stat does not say when the node was started")
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")

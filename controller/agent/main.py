@@ -97,19 +97,14 @@ def parse_command(arguments: Sequence[str], environ: Mapping[str, str]) -> Agent
 
 def read_lines(descriptor: int) -> Iterator[bytes | None]:
     """Lines of at most MAX_LINE_BYTES; None stands for one that was longer and has been thrown away."""
-    buffer = bytearray()
-    discarding = False
-    while part := os.read(descriptor, 1 << 16):
-        buffer += part
-        while (end := buffer.find(b"\n")) >= 0:
-            line = bytes(buffer[:end])
-            del buffer[: end + 1]
-            yield None if discarding or len(line) > protocol.MAX_LINE_BYTES else line
-            discarding = False
-        if len(buffer) > protocol.MAX_LINE_BYTES:
-            buffer.clear()
-            discarding = True
-    # An unfinished last line is no request: the channel broke in the middle of it.
+    with os.fdopen(descriptor, "rb", closefd=False) as file:
+        while line := file.readline(protocol.MAX_LINE_BYTES + 1):
+            end = line
+            while end and not end.endswith(b"\n"):
+                end = file.readline(protocol.MAX_LINE_BYTES)
+            # An unfinished last line is no request: the channel broke in the middle of it.
+            if end:
+                yield line[:-1] if end is line else None
 
 
 class TooBusy(Exception):

@@ -150,7 +150,7 @@ class Processes:
             fields = self._stat(pid)
             if fields is None or fields[0] in ("Z", "X"):
                 continue
-            if self._comm(pid) != "slurmstepd" or self.uid(pid) != 0:
+            if not self._is_slurms(pid):
                 parents.add(int(fields[1]))
             elif (title := self._title(pid)) is not None and int(title["job"]) == job_id:
                 steps[pid] = title["step"] or ""
@@ -162,8 +162,8 @@ class Processes:
 
     def has_steps(self, job_id: int) -> bool:
         """Whether Slurm's own process of a step is here: slurmd starts no second copy of a job beside it."""
-        stepds = (pid for pid in self._pids() if self._comm(pid) == "slurmstepd" and self.uid(pid) == 0)
-        return any(int(title["job"]) == job_id for title in map(self._title, stepds) if title is not None)
+        titles = (self._title(pid) for pid in self._pids() if self._is_slurms(pid))
+        return any(int(title["job"]) == job_id for title in titles if title is not None)
 
     def calls_the_driver(self, pid: int) -> bool:
         """Whether it is a process by which an agent makes driver calls (`checkpointing.driver_process`)."""
@@ -262,16 +262,16 @@ class Processes:
     def _comm(self, pid: int) -> str:
         return (self._read(pid, "comm") or "").strip()
 
+    def _is_slurms(self, pid: int) -> bool:
+        """Whether it is Slurm's own process of a step."""
+        return self._comm(pid) == "slurmstepd" and self.uid(pid) == 0
+
     def _job_of_folder(self, sluid: str) -> int | None:
         if sluid in self._job_of_sluid:
             return self._job_of_sluid[sluid]
         for pid in self._pids():
-            if self._comm(pid) != "slurmstepd" or self.uid(pid) != 0:
-                continue
-            owner = parse_cgroup(self._read(pid, "cgroup") or "")
-            if owner is None or owner.sluid != sluid:
-                continue
-            if match := self._title(pid):
+            owner = parse_cgroup(self._read(pid, "cgroup") or "") if self._is_slurms(pid) else None
+            if owner is not None and owner.sluid == sluid and (match := self._title(pid)):
                 # A SLUID is unique for ever: it can be kept. Bounded all the same.
                 if len(self._job_of_sluid) > 10_000:
                     self._job_of_sluid.clear()

@@ -15,12 +15,10 @@ import contextlib
 import errno
 import logging
 import os
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from subprocess import DEVNULL, PIPE
 
-from controller.agent.files import opened
+from controller.agent.files import opened, run
 from controller.nodes.installed import mounts
 from controller.nodes.protocol import APART
 
@@ -108,7 +106,7 @@ def drop(ranks: Path) -> None:
     for enter in (_elsewhere(), ()):
         for _ in range(mounted(ranks)):
             # -l: whatever is in use. -c: look at nothing that a user may have mounted there (FUSE).
-            problem = _run([*enter, "umount", "-l", "-c", "--", _real(ranks)])
+            problem = run([*enter, "umount", "-l", "-c", "--", _real(ranks)], COMMAND_SECONDS)
             if problem:
                 log.warning("file %s: not unmounted: %s", ranks, problem)
 
@@ -143,9 +141,10 @@ def _mount(ranks: Path, uid: int) -> str:
     """Returns what is wrong; nothing: it is mounted, and seen from here."""
     options = f"mode=0700,uid={uid},size={ROOM_BYTES},nr_inodes={ROOM_INODES},nosuid,nodev,noexec"
     enter = _elsewhere()
-    problem = _run([*enter, "mount", "-i", "-n", "-t", "tmpfs", "-o", options, "gandiva", _real(ranks)])
+    mount = ("mount", "-i", "-n", "-t", "tmpfs", "-o", options, "gandiva", _real(ranks))
+    problem = run([*enter, *mount], COMMAND_SECONDS)
     if not problem and not mounted(ranks):
-        _run([*enter, "umount", "-l", "-c", "--", _real(ranks)])
+        run([*enter, "umount", "-l", "-c", "--", _real(ranks)], COMMAND_SECONDS)
         problem = "what process 1 mounts is not seen here: this mount namespace is cut off from it"
     return problem
 
@@ -162,13 +161,3 @@ def _elsewhere() -> tuple[str, ...]:
 def _real(path: Path) -> str:
     """As the kernel names it. What is above it is root's; itself it may be anything, and is not looked at."""
     return str(Path(os.path.realpath(path.parent)) / path.name)
-
-
-def _run(command: Sequence[str]) -> str:
-    """Returns what went wrong."""
-    try:
-        done = subprocess.run(command, timeout=COMMAND_SECONDS, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    said = " ".join(done.stderr.decode("utf-8", "replace").split())
-    return "" if done.returncode == 0 else said[:150] or f"{command[0]}: exit status {done.returncode}"

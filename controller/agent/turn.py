@@ -11,14 +11,13 @@ import math
 import os
 import re
 import stat
-import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from controller.agent.control_block import ControlBlock
 from controller.agent.deadline import Deadline
-from controller.agent.files import text_of
+from controller.agent.files import run, text_of
 from controller.nodes.protocol import AgentError, ErrorKind
 
 TOOLS = (Path("/usr/sbin/gandiva-confine"), Path("/usr/local/sbin/gandiva-confine"))
@@ -62,7 +61,7 @@ class Confinement:
             r"^\s*ConstrainDevices\s*=\s*yes\b", text_of(files[0]), re.MULTILINE | re.IGNORECASE
         ):
             return f"{files[0]} does not have ConstrainDevices=yes"
-        return self._run("--probe", deadline=Deadline(SECONDS))
+        return run([str(self._tool), "--probe"], SECONDS)
 
     def write(self, block: ControlBlock, *, on: bool, gpus: Sequence[int], binding: Sequence[int]) -> None:
         """Say whether the job is on its GPUs now, and on which of its binding. Raises
@@ -82,29 +81,12 @@ class Confinement:
             return
         problem = ""
         for pid in pids:
-            problem = self._run(str(block.path), str(pid), deadline=deadline)
+            command = [str(self._tool), str(block.path), str(pid)]
+            problem = run(command, deadline.at_least(1.0).at_most(SECONDS).left_seconds)
             if not problem or not Path(f"/proc/{pid}").exists():
                 return
         if problem:
             raise AgentError(ErrorKind.INTERNAL, f"job {block.job_id} is not kept to its GPUs: {problem}")
-
-    def _run(self, *arguments: str, deadline: Deadline) -> str:
-        """Run the tool; returns what is wrong, or nothing."""
-        try:
-            done = subprocess.run(
-                [str(self._tool), *arguments],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=deadline.at_least(1.0).at_most(SECONDS).left_seconds,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return str(error)
-        if done.returncode == 0:
-            return ""
-        return done.stderr.strip()[:300] or f"{self._tool}: exit status {done.returncode}"
 
     def _numbers(self, gpus: Iterable[int]) -> list[str]:
         """MAJOR:MINOR of the devices of these GPUs, of those that there are."""

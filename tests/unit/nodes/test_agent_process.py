@@ -236,12 +236,14 @@ def test_a_wrong_start_is_answered_in_the_protocol(rig: Rig) -> None:
     started.close()
 
 
-def test_lines_are_split_and_bounded() -> None:
-    read_end, write_end = os.pipe()
-    os.write(write_end, b"one\n\ntwo\nunfinished")
-    os.close(write_end)
-    assert list(agent.read_lines(read_end)) == [b"one", b"", b"two"]
-    os.close(read_end)
+def test_lines_are_split_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MAX_LINE_BYTES", 4)
+    for last in (b"unfinished", b"unf", b""):
+        read_end, write_end = os.pipe()
+        os.write(write_end, b"one\n\nfour\n5long\nmuch longer\ntwo\n" + last)
+        os.close(write_end)
+        assert list(agent.read_lines(read_end)) == [b"one", b"", b"four", None, None, b"two"]
+        os.close(read_end)
 
 
 def test_help_keeps_its_lines(capsys: pytest.CaptureFixture[str]) -> None:

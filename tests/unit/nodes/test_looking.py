@@ -10,13 +10,18 @@ from pathlib import Path
 import pytest
 
 from controller.agent.looking import _booted_at
+from controller.agent.processes import Processes
 from controller.nodes.protocol import AgentError
 
 
-def a_proc(folder: Path, first: str) -> Path:
+def a_proc(folder: Path, first: str) -> Processes:
     (folder / "1").mkdir()
     (folder / "1" / "stat").write_text(f"1 (init) (x) {first}\n")
-    return folder
+    return in_proc(folder)
+
+
+def in_proc(folder: Path) -> Processes:
+    return Processes("n1", lambda _job: None, proc=folder)
 
 
 def test_a_container_was_started_with_its_first_process_not_with_its_host(tmp_path: Path) -> None:
@@ -28,7 +33,7 @@ def test_a_container_was_started_with_its_first_process_not_with_its_host(tmp_pa
 
 def test_this_machine_says_it() -> None:
     host = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    assert host - 60 < _booted_at() < time.time()
+    assert host - 60 < _booted_at(in_proc(Path("/proc"))) < time.time()
 
 
 def test_what_cannot_be_told_is_no_answer(tmp_path: Path) -> None:

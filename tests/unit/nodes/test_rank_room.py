@@ -126,7 +126,7 @@ def test_a_folder_from_before_becomes_one_at_the_next_run(
 def test_where_nothing_can_be_mounted_the_job_runs_and_the_log_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(rank_room, "_run", lambda command: f"{command[0]}: permission denied")
+    monkeypatch.setattr(rank_room, "run", lambda command, _: f"{command[0]}: permission denied")
     block = ControlBlocks(tmp_path).block(1)
     block.create(os.getuid())
     assert block.uid() == os.getuid() and stat.S_IMODE(block.ranks.stat().st_mode) == 0o700
@@ -140,12 +140,12 @@ def test_a_mount_that_is_not_seen_here_is_undone(tmp_path: Path, monkeypatch: py
     """As in a container that has no part in what process 1 mounts."""
     commands: list[str] = []
 
-    def run(command: list[str]) -> str:
+    def run(command: list[str], _seconds: float) -> str:
         commands.append(" ".join(command[:3]))
         return ""
 
     monkeypatch.setattr(rank_room, "_elsewhere", lambda: ("nsenter", "--"))
-    monkeypatch.setattr(rank_room, "_run", run)
+    monkeypatch.setattr(rank_room, "run", run)
     assert "cut off" in rank_room.examine(tmp_path)
     assert commands == ["nsenter -- mount", "nsenter -- umount"]
 
