@@ -11,8 +11,7 @@ from controller.errors import GandivaError
 from controller.model import GPU_MODEL
 from controller.simulation.traces.base import MAX_GPUS
 from controller.slurm.port import SlurmNode
-from controller.slurm.simulated import idle_node
-from controller.slurm.simulated_node import in_one_partition
+from controller.slurm.simulated import idle_node, in_one_partition
 
 _ENTRY = rf"({GPU_MODEL}):([0-9]{{1,7}})"
 

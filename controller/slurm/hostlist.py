@@ -19,7 +19,9 @@ def expand(expression: str) -> tuple[str, ...]:
     Raises ValueError: the expression is malformed, too long or names one host twice.
     """
     names: list[str] = []
-    for item in _split(expression):
+    if not all(items := BETWEEN_NAMES.split(expression)):
+        raise ValueError(f"{expression!r} has an empty name")
+    for item in items:
         names.extend(_expand_one(item, expression))
         if len(names) > MAX_NAMES:
             raise ValueError(f"{expression!r} has more than {MAX_NAMES} names")
@@ -28,11 +30,10 @@ def expand(expression: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _split(expression: str) -> list[str]:
-    items = BETWEEN_NAMES.split(expression)
-    if not all(items):
-        raise ValueError(f"{expression!r} has an empty name")
-    return items
+def checked(expression: str) -> str:
+    """The same, where it is a host list. Raises ValueError."""
+    expand(expression)
+    return expression
 
 
 def _expand_one(item: str, expression: str) -> list[str]:

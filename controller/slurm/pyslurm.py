@@ -23,6 +23,7 @@ from controller.errors import ClusterUnavailable, SettingsError, UnknownJob
 from controller.model import GpuId, JobId
 from controller.slurm.command import CommandTransport, Load
 from controller.slurm.commands import error_of_number
+from controller.slurm.pyslurm_worker import HEADER_BYTES, framed
 from controller.slurm.raw import JobRecord, NodeRecord
 from gandiva._processes import slurm_environment
 
@@ -34,7 +35,6 @@ WORKERS = 2
 READ_ALL_SECONDS = 300.0
 """So often all jobs are read, whatever slurmctld says of changes."""
 
-_HEADER_BYTES = 4
 _REAP_SECONDS = 1.0
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -156,8 +156,7 @@ class _Worker:
             if process is None or process.returncode is not None:
                 process = await self._start(what)
             assert process.stdin is not None
-            body = marshal.dumps(request)
-            process.stdin.write(len(body).to_bytes(_HEADER_BYTES, "little") + body)
+            process.stdin.write(framed(request))
             await process.stdin.drain()
             return await self._answer()
         except (asyncio.IncompleteReadError, ConnectionError) as error:
@@ -212,7 +211,7 @@ class _Worker:
 
     async def _answer(self) -> tuple[Any, ...]:
         assert self._process is not None and self._process.stdout is not None
-        header = await self._process.stdout.readexactly(_HEADER_BYTES)
+        header = await self._process.stdout.readexactly(HEADER_BYTES)
         body = await self._process.stdout.readexactly(int.from_bytes(header, "little"))
         answer: tuple[Any, ...] = marshal.loads(body)
         return answer

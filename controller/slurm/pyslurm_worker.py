@@ -13,6 +13,7 @@ can be used. The process ends with its standard input.
 
 import ctypes
 import marshal
+import math
 import os
 import pwd
 import sys
@@ -28,15 +29,15 @@ UNREADABLE = "(pyslurm cannot read it)"
 _ALLOCATED = frozenset(
     {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STOPPED"}
 )
-_HEADER_BYTES = 4
+HEADER_BYTES = 4
 _SHOW_ALL_DETAIL = 3
 _NO_CHANGE_IN_DATA = 1900
 _NAMELESS_SECONDS = 60.0
 """For so long a user without a name is not asked for again: of jobs of a user that is gone, or while the name
 service is slow, each look would wait for it."""
-_users: dict[int, str] = {}
-_nameless: dict[int, float] = {}
-"""When (monotonic seconds) these users had no name."""
+_MAX_USERS = 10_000
+_users: dict[int, tuple[str, float]] = {}
+"""The name, or the number where there is none, and until when (monotonic seconds) that holds."""
 _whole_gpu: dict[tuple[int, int], bool] = {}
 
 
@@ -53,19 +54,16 @@ def _number(value: Any) -> int:
 
 def _user(uid: int) -> str:
     """A user's name; the number where there is none."""
-    if uid in _users:
-        return _users[uid]
-    if time.monotonic() < _nameless.get(uid, -_NAMELESS_SECONDS) + _NAMELESS_SECONDS:
-        return str(uid)
+    name, until = _users.get(uid, ("", -math.inf))
+    if time.monotonic() < until:
+        return name
+    if len(_users) >= _MAX_USERS:
+        _users.clear()
     try:
-        _users[uid] = pwd.getpwuid(uid).pw_name
+        _users[uid] = pwd.getpwuid(uid).pw_name, math.inf
     except KeyError:
-        if len(_nameless) >= 10_000:
-            _nameless.clear()
-        _nameless[uid] = time.monotonic()  # after the answer, which may have taken long
-        return str(uid)
-    _nameless.pop(uid, None)
-    return _users[uid]
+        _users[uid] = str(uid), time.monotonic() + _NAMELESS_SECONDS  # the answer may have taken long
+    return _users[uid][0]
 
 
 def _text(job: Any, field: str) -> str:
@@ -290,9 +288,14 @@ _VERBS: dict[str, Callable[..., Any]] = {
 }
 
 
+def framed(message: tuple[Any, ...]) -> bytes:
+    """A message with its length before it."""
+    body = marshal.dumps(message)
+    return len(body).to_bytes(HEADER_BYTES, "little") + body
+
+
 def _send(channel: BinaryIO, answer: tuple[Any, ...]) -> None:
-    body = marshal.dumps(answer)
-    channel.write(len(body).to_bytes(_HEADER_BYTES, "little") + body)
+    channel.write(framed(answer))
     channel.flush()
 
 
@@ -317,7 +320,7 @@ def main() -> None:
         _send(answers, ("fault", f"pyslurm cannot be used: {type(error).__name__}: {error}"))
         sys.exit(1)
     _send(answers, ("ok", str(pyslurm.__version__)))
-    while len(header := requests.read(_HEADER_BYTES)) == _HEADER_BYTES:
+    while len(header := requests.read(HEADER_BYTES)) == HEADER_BYTES:
         request = marshal.loads(requests.read(int.from_bytes(header, "little")))
         _send(answers, _answer(pyslurm, request))
 

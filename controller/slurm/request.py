@@ -23,7 +23,7 @@ from pydantic import (
 from controller.errors import GandivaError
 from controller.model import GPU_MODEL, MAX_WEIGHT, SuspendMethod
 from controller.settings.base import first_wrong
-from controller.slurm.hostlist import expand
+from controller.slurm.hostlist import checked
 from controller.slurm.raw import PREFIX
 
 _MAX_BYTES = 1024
@@ -34,12 +34,6 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+-]{1,64}$")]
 
 class InvalidRequest(GandivaError):
     """The request of a job makes no sense; the job stays held."""
-
-
-def _host_list(text: str) -> str:
-    if text:
-        expand(text)
-    return text
 
 
 class Asked(BaseModel):
@@ -73,7 +67,9 @@ class Message(Asked):
     )
     model: Name | None = None
     search: Name | None = None
-    nodelist: Annotated[str, StringConstraints(max_length=256), AfterValidator(_host_list)] | None = None
+    nodelist: (
+        Annotated[str, StringConstraints(max_length=256), AfterValidator(lambda t: t and checked(t))] | None
+    ) = None
     site: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")

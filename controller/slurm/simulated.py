@@ -10,21 +10,54 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from controller.errors import ClusterRefused, UnknownJob
 from controller.model import GpuSet, JobId, Share, by_node, value
 from controller.slurm.gres import bound_gres
-from controller.slurm.port import ON_NODES, OVER, ClusterView, JobState, SlurmJob, SlurmNode
+from controller.slurm.port import ON_NODES, OVER, ClusterView, JobState, SlurmGpu, SlurmJob, SlurmNode
 from controller.slurm.progress import Progress
-from controller.slurm.simulated_job import SimulatedJob, request_text
-from controller.slurm.simulated_node import idle_node, in_one_partition, make_nodes
-
-T = TypeVar("T")
+from controller.slurm.simulated_job import PARTITION, SimulatedJob, request_text
 
 __all__ = ["SimulatedCluster", "SimulatedJob", "SlurmCosts", "idle_node", "make_nodes", "request_text"]
+
+
+def idle_node(
+    name: str,
+    model: str = "a100",
+    gpus: int = 1,
+    switch: str = "",
+    cpus: int = 64,
+    memory_bytes: int = 2**40,
+    shards: int = 16,
+) -> SlurmNode:
+    """A node that is up, without jobs."""
+    return SlurmNode(
+        name=name,
+        gpus=tuple(SlurmGpu(i, model, shards) for i in range(gpus)),
+        up=True,
+        state="IDLE",
+        reason="",
+        cpus=cpus,
+        memory_bytes=memory_bytes,
+        memory_allocated_bytes=0,
+        ordinary_gpus={},
+        address=name,
+        switch=switch,
+        partitions={PARTITION: ""},
+    )
+
+
+def make_nodes(names: Iterable[str], gpus: int) -> list[SlurmNode]:
+    return [idle_node(name, gpus=gpus) for name in names]
+
+
+def in_one_partition(partition: str, nodes: Sequence[SlurmNode]) -> bool:
+    """Whether all these nodes are in one of a job's partitions. `partition`: as in `SimulatedJob`."""
+    known = [node.partitions for node in nodes if node.partitions is not None]
+    return not partition or any(all(name in each for each in known) for name in partition.split(","))
 
 
 @value
@@ -197,7 +230,7 @@ class SimulatedCluster:
         if not self._room_for(gpus):
             raise ClusterRefused(f"job {job_id}: the GPUs to reserve for it are busy")
         self.reserved[job_id] = gpus
-        self._after(seconds, self._reservation_ends, (job_id, gpus))
+        self._after(seconds, self._reservation_ends, job_id, gpus)
 
     async def unreserve(self, job_id: JobId) -> None:
         await self._rpc()
@@ -207,8 +240,7 @@ class SimulatedCluster:
         await self._rpc()
         return dict(self.reserved)
 
-    def _reservation_ends(self, reserved: tuple[JobId, GpuSet]) -> None:
-        job_id, gpus = reserved
+    def _reservation_ends(self, job_id: JobId, gpus: GpuSet) -> None:
         if self.reserved.get(job_id) is gpus:
             del self.reserved[job_id]
 
@@ -250,12 +282,12 @@ class SimulatedCluster:
     def _works(self, job: SimulatedJob) -> bool:
         return job.state is JobState.RUNNING and self.may_work(job)
 
-    def _after(self, seconds: float, action: Callable[[T], None], job: T) -> None:
+    def _after(self, seconds: float, action: Callable[..., None], *given: object) -> None:
         """Now, where it costs nothing."""
         if seconds > 0:
-            asyncio.get_running_loop().call_later(seconds, action, job)
+            asyncio.get_running_loop().call_later(seconds, action, *given)
         else:
-            action(job)
+            action(*given)
 
     def _start(self, job: SimulatedJob) -> None:
         if job.state is not JobState.PENDING or job.held or not (job.wanted and self._room_for(job.wanted)):

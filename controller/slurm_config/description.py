@@ -33,12 +33,7 @@ class DescriptionError(SlurmConfigError):
         super().__init__("\n".join(f"{source}: {problem}" for problem in self.problems))
 
 
-def _host_list(value: str) -> str:
-    hostlist.expand(value)
-    return value
-
-
-HostList = Annotated[str, AfterValidator(_host_list)]
+HostList = Annotated[str, AfterValidator(hostlist.checked)]
 Model = Annotated[
     str,
     matching(GPU_MODEL, "must be letters, digits and ._-, none of .- first, such as a100 or Tesla-K80", 64),

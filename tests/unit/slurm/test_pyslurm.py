@@ -376,7 +376,6 @@ def test_a_user_without_a_name_is_not_asked_for_at_each_look(monkeypatch: pytest
         return SimpleNamespace(pw_name=names[uid])
 
     monkeypatch.setattr(pyslurm_worker, "_users", {})
-    monkeypatch.setattr(pyslurm_worker, "_nameless", {})
     monkeypatch.setattr(pyslurm_worker, "pwd", SimpleNamespace(getpwuid=getpwuid))
     monkeypatch.setattr(pyslurm_worker, "time", SimpleNamespace(monotonic=lambda: now))
     assert [pyslurm_worker._user(4711) for _ in range(3)] == ["4711"] * 3
@@ -389,11 +388,10 @@ def test_a_user_without_a_name_is_not_asked_for_at_each_look(monkeypatch: pytest
 
 def test_users_without_a_name_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyslurm_worker, "_users", {})
-    monkeypatch.setattr(pyslurm_worker, "_nameless", {})
     monkeypatch.setattr(pyslurm_worker, "pwd", SimpleNamespace(getpwuid={}.__getitem__))
     for uid in range(25_000):
         pyslurm_worker._user(uid)
-    assert len(pyslurm_worker._nameless) <= 10_000
+    assert len(pyslurm_worker._users) <= 10_000
 
 
 def test_a_host_without_pyslurm_is_told_the_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
