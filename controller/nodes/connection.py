@@ -13,6 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -126,7 +127,7 @@ class Connection:
         self._link = link
         seconds = self._patience.connect_seconds
         try:
-            await asyncio.wait_for(link.opened, seconds)
+            await asyncio.wait_for(asyncio.wrap_future(link.opened), seconds)
             answer = await self._ask("hello", self._introduction, seconds)
             if answer.error is not None:
                 raise NodeUnreachable(self.node, f"agent refuses: {answer.error.message}")
@@ -138,10 +139,9 @@ class Connection:
                     f" expected {self.node}, {protocol.VERSION}",
                 )
         except (NodeUnreachable, ValidationError, asyncio.TimeoutError, TransportError) as error:
+            reason = error.message if isinstance(error, NodeUnreachable) else str(error)
             if isinstance(error, asyncio.TimeoutError):
                 reason = f"no agent at {self.address} after {seconds:.0f} s"
-            else:
-                reason = error.message if isinstance(error, NodeUnreachable) else str(error)
             if self._link is link:
                 self._drop(reason)
             raise NodeUnreachable(self.node, reason) from None
@@ -221,7 +221,8 @@ class _Link:
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._channel: Channel | None = None
         self._closed = threading.Event()
-        self.opened: asyncio.Future[None] = loop.create_future()
+        self.opened: Future[None] = Future()
+        self.opened.set_running_or_notify_cancel()  # nothing can stop it: it is only not waited for
         threading.Thread(target=self._run, name=f"agent-{owner.node}", daemon=True).start()
 
     def send(self, line: bytes) -> None:
@@ -234,17 +235,15 @@ class _Link:
 
     def _run(self) -> None:
         try:
-            channel = self._transport.connect(self._owner.node, self._owner.address)
+            channel = self._channel = self._transport.connect(self._owner.node, self._owner.address)
         except Exception as error:  # also of a bug in a transport the caller must hear
-            reason = str(error)
             if not isinstance(error, TransportError):
                 log.exception("node %s: cannot connect: a bug; trying again", self._owner.node)
-                reason = f"{type(error).__name__}: {error}"
-            self._tell(lambda: self._on_opened(reason))
+                error = TransportError(f"{type(error).__name__}: {error}")
+            self.opened.set_exception(error)
             return
-        self._channel = channel
         threading.Thread(target=self._write, name=f"agent-{self._owner.node}-out", daemon=True).start()
-        self._tell(lambda: self._on_opened(None))
+        self.opened.set_result(None)
         reason = self._read(channel)
         self._tell(lambda: self._owner.on_end(self, reason))
         self.close()
@@ -274,15 +273,6 @@ class _Link:
             except TransportError:
                 break  # the reading side hears of it too, and says so
         self._channel.close()
-
-    def _on_opened(self, error: str | None) -> None:
-        if self.opened.done():
-            return
-        if error is None:
-            self.opened.set_result(None)
-        else:
-            self.opened.set_exception(TransportError(error))
-            self.opened.exception()
 
     def _tell(self, call: Any) -> None:
         try:

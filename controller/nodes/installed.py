@@ -11,7 +11,9 @@ MOUNTS = Path("/proc/self/mountinfo")
 PLUGIN = "spank_gandiva.so"
 MAX_PLUGIN_BYTES = 16 << 20
 MAX_KEYS_BYTES = 1 << 20
-_KEY_OPTIONS = re.compile(r'(?:[^\s"#]|"(?:\\.|[^"\\])*")+')
+AGENT = "gandiva-agent"
+_QUOTED = r'"(?:\\.|[^"\\])*"'
+_KEY_OPTIONS = re.compile(rf'(?:[^\s"#]|{_QUOTED})+')
 """The first word of a line of authorized_keys; blanks within quotes belong to it."""
 PLUGIN_PATTERNS = (
     "lib/*/slurm-wlm", "lib/*/slurm", "lib64/slurm", "lib/slurm",
@@ -20,7 +22,7 @@ PLUGIN_PATTERNS = (
 """Below /usr: where Debian, RHEL and a build by hand have Slurm's plugins."""
 
 
-def find_plugin(folders: tuple[Path, ...] = ()) -> Path | None:
+def find_plugin(folders: tuple[Path, ...]) -> Path | None:
     """The SPANK plugin in one of these folders, or in those where Slurm usually has its plugins."""
     candidates = [folder / PLUGIN for folder in folders]
     for pattern in PLUGIN_PATTERNS:
@@ -28,18 +30,14 @@ def find_plugin(folders: tuple[Path, ...] = ()) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def keys_from_anywhere(authorized_keys: Path, command: str = "gandiva-agent") -> int:
-    """How many lines force this command for a key that sshd takes from any address (no `from=`). Raises
+def keys_from_anywhere(authorized_keys: Path) -> int:
+    """How many lines force the agent for a key that sshd takes from any address (no `from=`). Raises
     OSError."""
     with authorized_keys.open("rb") as file:
         text = file.read(MAX_KEYS_BYTES).decode("utf-8", "replace")
-    found = 0
-    for line in text.splitlines():
-        options = _KEY_OPTIONS.match(line)
-        if options is not None and command in options[0]:
-            # Within quotes, `from=` is a part of the command.
-            found += re.search(r"(^|,)from=", re.sub(r'"(\\.|[^"\\])*"', '""', options[0])) is None
-    return found
+    ours = (match[0] for match in map(_KEY_OPTIONS.match, text.splitlines()) if match and AGENT in match[0])
+    # Within quotes, `from=` is a part of the command.
+    return sum(re.search("(^|,)from=", re.sub(_QUOTED, '""', options)) is None for options in ours)
 
 
 def built_for(plugin: Path) -> str:
@@ -106,12 +104,8 @@ def mounts(table: Path = MOUNTS) -> Iterator[tuple[int, str, str]]:
 def filesystem_of(path: Path, table: Path = MOUNTS) -> str:
     """The type of the file system that a path is on (`tmpfs`, `ext4`, `nfs4`, …); empty: cannot be told."""
     try:
+        kinds = {Path(point): kind for _, point, kind in mounts(table)}
         target = path.resolve()
-        best, found = -1, ""
-        for _, name, kind in mounts(table):
-            point = Path(name)
-            if (target == point or point in target.parents) and len(point.parts) >= best:
-                best, found = len(point.parts), kind
-        return found
+        return next((kinds[point] for point in (target, *target.parents) if point in kinds), "")
     except (OSError, ValueError, RuntimeError):
         return ""

@@ -9,7 +9,7 @@ method is idempotent: after `NodeUnreachable` it may be repeated.
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypedDict
 
-from typing_extensions import Unpack
+from typing_extensions import NotRequired, Unpack
 
 from controller.errors import NodeError
 from controller.model import JobId, value
@@ -50,18 +50,15 @@ class NodeSample:
         return bool(ranks) or any(p.job_id == job_id for gpu in self.gpus for p in gpu.processes)
 
 
-class _Shared(TypedDict, total=False):
-    beside: frozenset[JobId]
-    """Jobs that may have memory on the same GPUs at the same time; left out: none."""
-
-
-class Place(_Shared):
+class Place(TypedDict):
     """Where a job is put on a node, and in what time."""
 
     gpus: Sequence[int]
     """Physical indices of the GPUs that it may use now: a part of the binding."""
     binding: Sequence[int]
     """Those that Slurm has allocated to it."""
+    beside: NotRequired[frozenset[JobId]]
+    """Jobs that may have memory on the same GPUs at the same time; left out: none."""
     deadline_seconds: float
 
 

@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -123,8 +124,7 @@ class RemoteNodes:
         return NodeSample(node, found.time, found.gpus, jobs, found.unconfined)
 
     async def prepare(self, node: str, job_id: JobId, *, uid: int, **place: Unpack[Place]) -> None:
-        where = _where(place)
-        await self._ask(node, "prepare", place["deadline_seconds"], dict, job_id=job_id, uid=uid, **where)
+        await self._put(node, "prepare", job_id, place, uid=uid)
 
     async def pause(
         self, node: str, job_id: JobId, *, floor_step: int, wait_seconds: float, sole: bool
@@ -153,14 +153,15 @@ class RemoteNodes:
         await self._ask(node, "stop", deadline_seconds, dict, job_id=job_id, wait_seconds=deadline_seconds)
 
     async def open(self, node: str, job_id: JobId, **place: Unpack[Place]) -> None:
-        await self._put(node, "open", job_id, place)
+        await self._put(node, "open", job_id, place, deadline_seconds=place["deadline_seconds"])
 
     async def resume(self, node: str, job_id: JobId, **place: Unpack[Place]) -> None:
-        await self._put(node, "resume", job_id, place)
+        await self._put(node, "resume", job_id, place, deadline_seconds=place["deadline_seconds"])
 
-    async def _put(self, node: str, verb: str, job_id: JobId, place: Place) -> None:
-        seconds = place["deadline_seconds"]
-        await self._ask(node, verb, seconds, dict, job_id=job_id, deadline_seconds=seconds, **_where(place))
+    async def _put(self, node: str, verb: str, job_id: JobId, place: Place, **more: float) -> None:
+        beside = sorted(place.get("beside", ()))
+        where = {"gpus": list(place["gpus"]), "binding": list(place["binding"]), "beside": beside}
+        await self._ask(node, verb, place["deadline_seconds"], dict, job_id=job_id, **where, **more)
 
     async def forget(self, node: str, job_id: JobId) -> None:
         await self._ask(node, "forget", FORGET_SECONDS, dict, job_id=job_id)
@@ -193,18 +194,13 @@ class RemoteNodes:
         """
         asked = {asyncio.create_task(self.hello(node, deadline_seconds)): node for node in self._connections}
         found: dict[str, protocol.LeaderInfo | None] = {}
-        pending: set[asyncio.Task[protocol.HelloResult]] = set(asked)
-        until = asyncio.get_running_loop().time() + soon_seconds
-        while pending:
-            left = until - asyncio.get_running_loop().time()
-            if left <= 0 and found:
-                break
-            done, pending = await asyncio.wait(
-                pending, timeout=left if left > 0 else None, return_when=asyncio.FIRST_COMPLETED
-            )
+        pending, wait = set(asked), functools.partial(asyncio.wait, timeout=soon_seconds)
+        while pending and not found:
+            done, pending = await wait(pending)
             for task in done:
                 with contextlib.suppress(NodeError):
                     found[asked[task]] = task.result().leader
+            wait = functools.partial(asyncio.wait, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
             task.cancel()
         return found
@@ -256,8 +252,3 @@ class RemoteNodes:
                 what = f"{verb} of job {job_id}" if job_id is not None else verb
                 text = "node %s: %s: %s after %.1f ms"
                 log.debug(text, node, what, outcome, seconds * 1000, extra={"job": job_id, "node": node})
-
-
-def _where(place: Place) -> dict[str, Sequence[int]]:
-    beside = sorted(place.get("beside", ()))
-    return {"gpus": list(place["gpus"]), "binding": list(place["binding"]), "beside": beside}

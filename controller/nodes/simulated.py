@@ -102,21 +102,18 @@ class SimulatedNodes:
         return answer if self.deltas else dict(self._answers)
 
     async def prepare(self, node: str, job_id: JobId, *, uid: int, **place: Unpack[Place]) -> None:
-        gpus, beside = place["gpus"], place.get("beside", frozenset())
-        self._refuse_busy(node, job_id, gpus, beside)
-        self._blocks[node][job_id] = Block(tuple(gpus), beside=beside)
+        self._refuse_busy(node, job_id, place)
+        self._blocks[node][job_id] = Block(tuple(place["gpus"]), beside=place.get("beside", frozenset()))
         self._touched[node] = None
 
     async def pause(
         self, node: str, job_id: JobId, *, floor_step: int, wait_seconds: float, sole: bool
     ) -> protocol.Pause:
         block = self._block(node, job_id)
-        if block.off:
-            return protocol.Pause(floor_step, True)
-        block.phase = NodePhase.PAUSING
-        self._touched[node] = None
-        if self.costs.step_seconds:
-            await asyncio.sleep(self.costs.step_seconds)
+        if not block.off:
+            block.phase = NodePhase.PAUSING
+            self._touched[node] = None
+            await _takes(self.costs.step_seconds)
         return protocol.Pause(floor_step, True)
 
     async def offload(self, node: str, job_id: JobId, **leave: Unpack[Leave]) -> protocol.Offload:
@@ -154,8 +151,7 @@ class SimulatedNodes:
             raise failure
         block.stopped = True
         self._work_changed(job_id)
-        if self.costs.save_seconds:
-            await asyncio.sleep(self.costs.save_seconds)
+        await _takes(self.costs.save_seconds)
         steps = int(job.done_at(self.cluster.clock()) * job.steps_per_second)
         return protocol.Saved(steps, 1, self.costs.save_seconds)
 
@@ -174,19 +170,18 @@ class SimulatedNodes:
 
     async def open(self, node: str, job_id: JobId, **place: Unpack[Place]) -> None:
         if self._block(node, job_id).off:
-            self._refuse_busy(node, job_id, place["gpus"], place.get("beside", frozenset()))
+            self._refuse_busy(node, job_id, place)
 
     async def resume(self, node: str, job_id: JobId, **place: Unpack[Place]) -> None:
-        gpus, beside = place["gpus"], place.get("beside", frozenset())
-        block = self._block(node, job_id)
+        gpus, block = place["gpus"], self._block(node, job_id)
         job = self.cluster.jobs.get(job_id)
         if job is not None and job.state is JobState.SUSPENDED:
             raise NodeError(node, "driver", f"job {job_id} is frozen: Slurm must resume it first")
         if block.off:
-            self._refuse_busy(node, job_id, gpus, beside)
+            self._refuse_busy(node, job_id, place)
             if len(gpus) != len(block.gpus) and job_id not in self.resizable:
                 raise NodeError(node, "unsupported", f"job {job_id} has {len(block.gpus)} GPUs")
-            block.gpus, block.beside = tuple(gpus), beside
+            block.gpus, block.beside = tuple(gpus), place.get("beside", frozenset())
             if self.costs.restore_seconds:
                 # From here on the GPUs are its own, for all who look meanwhile.
                 block.phase, block.stopped, block.off = NodePhase.PAUSING, True, False
@@ -285,9 +280,9 @@ class SimulatedNodes:
                 now = self.cluster.clock()
                 self.violations.append(f"t={now:g}: jobs {other} and {job_id} on {GpuId(node, ordinal)}")
 
-    def _refuse_busy(self, node: str, job_id: JobId, gpus: Sequence[int], beside: frozenset[JobId]) -> None:
-        for other, ordinal in self._others_on(node, job_id, gpus):
-            if other not in beside:
+    def _refuse_busy(self, node: str, job_id: JobId, place: Place) -> None:
+        for other, ordinal in self._others_on(node, job_id, place["gpus"]):
+            if other not in place.get("beside", ()):
                 raise NodeError(node, "gpu_busy", f"job {other} has memory on GPU {ordinal}")
 
     def _may_work(self, job: SimulatedJob) -> bool:
@@ -329,6 +324,11 @@ class SimulatedNodes:
         if block is None:
             raise NodeError(node, "unknown_job", f"no control block for job {job_id}")
         return block
+
+
+async def _takes(seconds: float) -> None:
+    if seconds:
+        await asyncio.sleep(seconds)
 
 
 def _rank(job: SimulatedJob, node: str, now: float, *, tells_steps: bool) -> protocol.RankSample:

@@ -8,6 +8,7 @@ the key is bound to the forced command `gandiva-agent` (see `agent`).
 import contextlib
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -21,8 +22,6 @@ from controller.nodes.remote import Guard, RemoteNodes
 from controller.settings.base import split_address
 
 MAX_STDERR_BYTES = 4096
-
-
 KEEPALIVE_SECONDS = 15
 
 
@@ -107,6 +106,14 @@ class SshTransport:
         return _SshChannel(client, channel)
 
 
+@contextlib.contextmanager
+def _broken() -> Iterator[None]:
+    try:
+        yield
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        raise TransportError(str(error) or type(error).__name__) from error
+
+
 class _SshChannel:
     def __init__(self, client: paramiko.SSHClient, channel: paramiko.Channel) -> None:
         self._client = client
@@ -114,20 +121,16 @@ class _SshChannel:
         self._stderr = b""
 
     def read(self) -> bytes:
-        try:
+        with _broken():
             data = self._channel.recv(1 << 16)
             # Unread messages would fill the window and stop the agent.
             while self._channel.recv_stderr_ready():
                 self._stderr = (self._stderr + self._channel.recv_stderr(1 << 16))[-MAX_STDERR_BYTES:]
-            return data
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            raise TransportError(str(error) or type(error).__name__) from error
+        return data
 
     def write(self, data: bytes) -> None:
-        try:
+        with _broken():
             self._channel.sendall(data)
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            raise TransportError(str(error) or type(error).__name__) from error
 
     def close(self) -> None:
         with contextlib.suppress(Exception):
@@ -154,11 +157,9 @@ def _load_key(path: Path) -> paramiko.PKey:
 
 def ssh_nodes(
     settings: SshSettings,
-    patience: Patience | None = None,
     measures: Measures | None = None,
     introduction: HelloArgs | None = None,
     guard: Guard | None = None,
 ) -> RemoteNodes:
-    if patience is None:
-        patience = Patience(connect_seconds=settings.connect_deadline_seconds + 5.0)
+    patience = Patience(connect_seconds=settings.connect_deadline_seconds + 5.0)
     return RemoteNodes(SshTransport(settings), patience, measures, introduction, guard)

@@ -18,6 +18,7 @@ from controller.errors import NodeUnreachable
 from controller.nodes.connection import Patience, TransportError
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import Answer, Request, encode
+from controller.nodes.remote import RemoteNodes
 from controller.nodes.ssh import SshTransport, ssh_nodes
 from controller.settings.base import split_address
 from controller.settings.schema import NodesSettings
@@ -136,7 +137,9 @@ def server(keys: Keys) -> Iterator[Server]:
 
 def test_an_agent_is_started_and_spoken_to(keys: Keys, server: Server) -> None:
     async def scenario() -> None:
-        nodes = ssh_nodes(keys.settings(server, keys.host), Patience(first_backoff_seconds=0.01))
+        nodes = RemoteNodes(
+            SshTransport(keys.settings(server, keys.host)), Patience(first_backoff_seconds=0.01)
+        )
         await nodes.set_nodes({"n1": f"127.0.0.1:{server.port}"})
         assert isinstance((await nodes.observe(WAIT_SECONDS))["n1"], NodeSample)
         assert server.guard.command == b"gandiva-agent n1"
