@@ -67,7 +67,8 @@ async def examine(request: Request) -> list[Finding]:
     if settings is not None:
         leads = await _is_controllers(request, settings, host)
         parts = _this_host(request, settings, host, leads)
-    parts.append(_slurm(request, settings, host, leads))
+    change = "scontrol ping; this host needs Slurm's commands, slurm.conf and munge, and slurmctld must run"
+    parts.append(_answered(_slurm(request, settings, host, leads), Subject("slurm", "slurmctld"), change))
     return [*findings, *(finding for part in await asyncio.gather(*parts) for finding in part)]
 
 
@@ -118,24 +119,19 @@ def _this_host(
 
 
 async def _slurm(request: Request, settings: Settings | None, host: str, leads: bool) -> list[Finding]:
-    """Options and files of Slurm, then the nodes it names."""
-    try:
-        text = await _command(request, "scontrol", "show", "config", what="reading Slurm's configuration")
-    except ClusterError as failure:
-        change = (
-            "scontrol ping; this host needs Slurm's commands, slurm.conf and munge, and slurmctld must run"
-        )
-        return [Subject("slurm", "slurmctld").error(str(failure), change)]
+    """Options and files of Slurm, then the nodes it names. Raises ClusterError: it has no options."""
+    text = await _command(request, "scontrol", "show", "config", what="reading Slurm's configuration")
     options = SlurmOptions.parse(text)
-    on_disk, level, nodes = await asyncio.gather(
+    accounting, nodes = Subject("slurm", "AdminLevel"), _nodes(request, settings if leads else None, options)
+    on_disk, level, known = await asyncio.gather(
         _part(Subject(host, "Slurm's files"), request, lambda: _files(options, host, request)),
-        _admin_level(request),
-        _nodes(request, settings if leads else None, options),
+        _answered(_admin_level(request), accounting, "is slurmdbd up? sacctmgr show cluster"),
+        _answered(nodes, Subject("slurm", "nodes"), "scontrol show nodes"),
     )
-    judged = [*slurm_options.judge_options(options), level]
+    judged = [*slurm_options.judge_options(options), *level]
     if settings is not None:
         judged.append(slurm_options.judge_private_data(options, settings.api))
-    return [*judged, *on_disk, *nodes]
+    return [*judged, *on_disk, *known]
 
 
 def _files(options: SlurmOptions, host: str, request: Request) -> Iterable[Finding]:
@@ -144,23 +140,16 @@ def _files(options: SlurmOptions, host: str, request: Request) -> Iterable[Findi
         yield from slurm_files.judge_description(request.description, options, host)
 
 
-async def _admin_level(request: Request) -> Finding:
-    try:
-        asked = ("sacctmgr", "-nP", "show", "user", f"name={request.user}", "format=user,adminlevel")
-        reply = await _command(request, *asked, what="reading the AdminLevel")
-    except ClusterError as failure:
-        return Subject("slurm", "AdminLevel").error(str(failure), "is slurmdbd up? sacctmgr show cluster")
-    return slurm_options.judge_admin_level(reply, request.user)
+async def _admin_level(request: Request) -> list[Finding]:
+    asked = ("sacctmgr", "-nP", "show", "user", f"name={request.user}", "format=user,adminlevel")
+    reply = await _command(request, *asked, what="reading the AdminLevel")
+    return [slurm_options.judge_admin_level(reply, request.user)]
 
 
 async def _nodes(request: Request, settings: Settings | None, options: SlurmOptions) -> list[Finding]:
-    """The nodes as Slurm has them and, with settings, their agents."""
-    subject = Subject("slurm", "nodes")
-    try:
-        reply = await _command(request, "scontrol", "show", "nodes", "--json", what="reading the nodes")
-        known = gpus.gpu_nodes(reply)
-    except ClusterError as failure:
-        return [subject.error(str(failure), "scontrol show nodes")]
+    """The nodes as Slurm has them and, with settings, their agents. Raises ClusterError."""
+    reply = await _command(request, "scontrol", "show", "nodes", "--json", what="reading the nodes")
+    known = gpus.gpu_nodes(reply)
     findings: list[Finding] = []
     types = [item.type for node in known for item in node.gres or () if item.name == "gpu"]
     models = {model: model for node in known for model in node.models}
@@ -173,7 +162,7 @@ async def _nodes(request: Request, settings: Settings | None, options: SlurmOpti
         known = tuple(node for node in known if node.name in request.nodes)
     elif not known:
         line = f"in {options.file}: include gandiva/slurm.conf (see gandiva config slurm)"
-        return [subject.error("Slurm has no node with GPUs", line)]
+        return [Subject("slurm", "nodes").error("Slurm has no node with GPUs", line)]
     elif shared := tuple(node for node in known if not gpus.left_out(node, models)):
         findings += [gpus.not_shared(node, models, options.file) for node in known if node not in shared]
         known = shared
@@ -182,7 +171,8 @@ async def _nodes(request: Request, settings: Settings | None, options: SlurmOpti
         answers, refusal = await _agents(request, settings.nodes, known)
         findings += refusal
         findings += judge_products(known, answers, settings.nodes)
-    findings += await _partitions(request, [node.name for node in known], types, models.values(), options)
+    partitions = _partitions(request, [node.name for node in known], types, models.values(), options)
+    findings += await _answered(partitions, Subject("slurm", "partitions"), "scontrol show partition")
     for node in known:
         findings += gpus.judge_node(node, options.file, options.release)
         if settings is not None and node.name in answers:
@@ -193,13 +183,10 @@ async def _nodes(request: Request, settings: Settings | None, options: SlurmOpti
 async def _partitions(
     request: Request, nodes: Sequence[str], types: Sequence[str], models: Iterable[str], options: SlurmOptions
 ) -> list[Finding]:
-    """Those of these nodes; and limits and weights of GPUs by their types."""
+    """Those of these nodes; and limits and weights of GPUs by their types. Raises ClusterError."""
     what = "reading the partitions"
-    try:
-        text = await _command(request, *SCONTROL, what=what)
-        known = parse_partitions(text, what)
-    except ClusterError as failure:
-        return [Subject("slurm", "partitions").error(str(failure), "scontrol show partition")]
+    text = await _command(request, *SCONTROL, what=what)
+    known = parse_partitions(text, what)
     tables = []
     with contextlib.suppress(ClusterError):  # what is wrong with slurmdbd is another finding
         tables = [await _command(request, *argv, what="reading the limits") for argv in SACCTMGR]
@@ -267,6 +254,16 @@ async def ask_agents(
         return dict(zip(addresses, await asyncio.gather(*map(ask, addresses)), strict=True))
     finally:
         await remote.close()
+
+
+async def _answered(
+    part: Coroutine[None, None, list[Finding]], subject: Subject, change: str
+) -> list[Finding]:
+    """A part; where Slurm does not answer, that as a finding."""
+    try:
+        return await part
+    except ClusterError as failure:
+        return [subject.error(str(failure), change)]
 
 
 async def _command(request: Request, *argv: str, what: str) -> str:
