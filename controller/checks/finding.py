@@ -7,11 +7,12 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 from controller.reports import units
 from controller.reports.text import clean, fit, width
 
-HEADER = ("RESULT", "WHERE", "CHECK", "FOUND")
+HEADER = ("RESULT", "WHERE", "CHECK")
 _MIN_FOUND = 24
 
 
@@ -60,19 +61,18 @@ def exit_status(findings: Iterable[Finding]) -> int:
 
 def table(findings: Sequence[Finding], columns: int) -> Iterator[str]:
     """Lines that fit the terminal; the change is below what was found."""
-    findings, counted = _folded(findings), findings
-    rows = [(f.level.value, clean(f.where), clean(f.check)) for f in findings]
-    widths = [max(width(row[i]) for row in [*rows, HEADER[:3]]) for i in range(3)]
+    folded = _folded(findings)
+    rows = [HEADER, *((f.level.value, clean(f.where), clean(f.check)) for f in folded)]
+    widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
+    starts = [" ".join(map(partial(fit, left=True), row, widths)) for row in rows]
     indent = sum(widths) + 3
     room = max(_MIN_FOUND, columns - indent)
-    yield " ".join(fit(word, size, left=True) for word, size in zip(HEADER, widths, strict=False)) + " FOUND"
-    for finding, row in zip(findings, rows, strict=True):
-        start = " ".join(fit(word, size, left=True) for word, size in zip(row, widths, strict=True))
-        lines = _wrapped(finding.found, room) or [""]
-        lines += _wrapped(finding.change, room, "-> ")
-        yield f"{start} {lines[0]}".rstrip()
-        yield from (" " * indent + line for line in lines[1:])
-    yield summary(counted)
+    yield f"{starts[0]} FOUND"
+    for finding, start in zip(folded, starts[1:], strict=True):
+        first, *others = _wrapped(finding.found, room) or [""]
+        yield f"{start} {first}".rstrip()
+        yield from (" " * indent + line for line in [*others, *_wrapped(finding.change, room, "-> ")])
+    yield summary(findings)
 
 
 def _wrapped(text: str, room: int, arrow: str = "") -> list[str]:

@@ -5,6 +5,7 @@ a folder is. Standard library only; answers with nothing where nothing can be fo
 import re
 import struct
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 MOUNTS = Path("/proc/self/mountinfo")
@@ -24,10 +25,8 @@ PLUGIN_PATTERNS = (
 
 def find_plugin(folders: tuple[Path, ...]) -> Path | None:
     """The SPANK plugin in one of these folders, or in those where Slurm usually has its plugins."""
-    candidates = [folder / PLUGIN for folder in folders]
-    for pattern in PLUGIN_PATTERNS:
-        candidates += sorted(Path("/usr").glob(f"{pattern}/{PLUGIN}"))
-    return next((path for path in candidates if path.is_file()), None)
+    usual = (sorted(Path("/usr").glob(f"{pattern}/{PLUGIN}")) for pattern in PLUGIN_PATTERNS)
+    return next(filter(Path.is_file, chain((folder / PLUGIN for folder in folders), *usual)), None)
 
 
 def keys_from_anywhere(authorized_keys: Path) -> int:
@@ -74,18 +73,13 @@ def _number(data: bytes, name: bytes) -> int | None:  # of an exported 32-bit co
     size, count = struct.unpack_from("<HH", data, 58)
     # Of each section: type, address, offset, size, linked section.
     sections = [struct.unpack_from("<4xI8xQQQI", data, sections_at + size * i) for i in range(count)]
-    for kind, _, offset, length, link in sections:
-        if kind != 11:  # SHT_DYNSYM
-            continue
-        names_at = sections[link][2]
+    for _, _, offset, length, link in (each for each in sections if each[0] == 11):  # SHT_DYNSYM
         for at in range(offset, offset + length, 24):
             name_at, section, value = struct.unpack_from("<I2xHQ", data, at)
-            start = names_at + name_at
-            if data[start : start + len(name) + 1] != name + b"\0" or not 0 < section < count:
-                continue
-            _, address, where, _, _ = sections[section]
-            (number,) = struct.unpack_from("<I", data, where + value - address)
-            return int(number)
+            start = sections[link][2] + name_at
+            if data[start : start + len(name) + 1] == name + b"\0" and 0 < section < count:
+                _, address, where, _, _ = sections[section]
+                return int(struct.unpack_from("<I", data, where + value - address)[0])
     return None
 
 
@@ -96,8 +90,7 @@ def mounts(table: Path = MOUNTS) -> Iterator[tuple[int, str, str]]:
     for line in table.read_text(encoding="utf-8", errors="surrogateescape").rstrip("\n").split("\n"):
         before, _, after = line.partition(" - ")
         number, _, _, _, point, *_ = before.split(" ")
-        if "\\" in point:
-            point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), point)
+        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), point)
         yield int(number), point, after.split(" ")[0]
 
 

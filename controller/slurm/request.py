@@ -30,6 +30,8 @@ _MAX_BYTES = 1024
 
 Count = Annotated[int, Field(ge=1, le=65536)]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+-]{1,64}$")]
+GpuType = Annotated[str, StringConstraints(pattern=rf"^{GPU_MODEL}$")]
+NodeList = Annotated[str, StringConstraints(max_length=256), AfterValidator(lambda t: t and checked(t))]
 
 
 class InvalidRequest(GandivaError):
@@ -62,14 +64,10 @@ class Message(Asked):
     pack: bool | None = None
     migrate: bool | None = None
     suspend: Annotated[SuspendMethod, Field(strict=False)] | None = None
-    gpu_types: list[Annotated[str, StringConstraints(pattern=rf"^{GPU_MODEL}$")]] = Field(
-        default_factory=list, max_length=32
-    )
+    gpu_types: list[GpuType] = Field(default_factory=list, max_length=32)
     model: Name | None = None
     search: Name | None = None
-    nodelist: (
-        Annotated[str, StringConstraints(max_length=256), AfterValidator(lambda t: t and checked(t))] | None
-    ) = None
+    nodelist: NodeList | None = None
     site: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -86,11 +84,14 @@ class Message(Asked):
         return (self.gpus_per_node or 0) * (self.nodes or 0) or self.gpus or 0
 
 
+def _behind_prefix(admin_comment: str) -> bytes:
+    return admin_comment.removeprefix(PREFIX).encode("utf-8", "surrogatepass")
+
+
 def read_asked(admin_comment: str) -> Asked | None:
     """What to restore; None: it does not say."""
     try:
-        raw = admin_comment.removeprefix(PREFIX).encode("utf-8", "surrogatepass")
-        asked = Asked.model_validate_json(raw)
+        asked = Asked.model_validate_json(_behind_prefix(admin_comment))
     except ValidationError:
         return None
     return None if asked.gpus is None and asked.gpus_per_node is None else asked
@@ -101,7 +102,7 @@ def read_message(admin_comment: str) -> Message:
     """The message in an `admin_comment`. Raises InvalidRequest naming the field and what is wrong with it."""
     if not admin_comment.startswith(PREFIX):
         raise InvalidRequest(f"admin_comment does not begin with {PREFIX!r}")
-    raw = admin_comment.removeprefix(PREFIX).encode("utf-8", "surrogatepass")
+    raw = _behind_prefix(admin_comment)
     if len(raw) > _MAX_BYTES:
         raise InvalidRequest(f"request of {len(raw)} bytes, at most {_MAX_BYTES} are allowed")
     try:
