@@ -129,8 +129,7 @@ class ControlBlocks:
         return sorted(number for number in numbers if number <= protocol.MAX_JOB_ID)
 
     def states(self) -> list[JobState]:
-        found = (self.block(job_id).load_state() for job_id in self.job_ids())
-        return [state for state in found if state is not None]
+        return list(filter(None, (self.block(job_id).load_state() for job_id in self.job_ids())))
 
     def uid_of_job(self, job_id: int) -> int | None:
         """Whose job it is, as root wrote it down; None without a block."""

@@ -30,6 +30,9 @@ NVML_SECONDS = 5.0
 SETTLE_SECONDS = 3.0
 """How long NVML may go on showing memory that is said to be gone, or of processes that have ended."""
 
+Complaints = Callable[[Occupancy], tuple[list[str], bool]]
+"""About what is seen, and whether waiting may help."""
+
 
 @dataclass(frozen=True)
 class AgentSettings:
@@ -197,13 +200,14 @@ class Node:
                 return [str(holder) for holder in others], all(not holder.exists for holder in others)
             return _short(seen, job_id, needed or {}), True
 
-        left, _ = self._settled(complaints, deadline)
-        if left:
-            raise AgentError(ErrorKind.GPU_BUSY, "; ".join(left[:4]))
+        self._require(complaints, deadline)
 
     def require_memory(self, job_id: int, needed: Mapping[int, int]) -> None:
         """Raise AgentError gpu_busy unless each GPU has this much memory for the job, with what it holds."""
-        left, _ = self._settled(lambda seen: (_short(seen, job_id, needed), True), Deadline(SETTLE_SECONDS))
+        self._require(lambda seen: (_short(seen, job_id, needed), True), Deadline(SETTLE_SECONDS))
+
+    def _require(self, complaints: Complaints, deadline: Deadline) -> None:
+        left, _ = self._settled(complaints, deadline)
         if left:
             raise AgentError(ErrorKind.GPU_BUSY, "; ".join(left[:4]))
 
@@ -211,13 +215,9 @@ class Node:
         """Jobs that may have memory on the job's GPUs while it has."""
         return {other.job_id for other in self.blocks.states() if other.shares_with(state)}
 
-    def _settled(
-        self, complaints: Callable[[Occupancy], tuple[list[str], bool]], deadline: Deadline
-    ) -> tuple[list[str], Occupancy | None]:
-        """Look until there are no complaints; `complaints` returns them and whether waiting may help.
-
-        Returns what is left of them after SETTLE_SECONDS and the last look, None when NVML gave none.
-        """
+    def _settled(self, complaints: Complaints, deadline: Deadline) -> tuple[list[str], Occupancy | None]:
+        """Look until there are no complaints. Returns what is left of them after SETTLE_SECONDS and the last
+        look, None when NVML gave none."""
         for _ in polls(deadline.at_most(SETTLE_SECONDS), longest_seconds=0.05):
             seen: Occupancy | None = None
             try:

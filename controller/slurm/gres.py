@@ -147,16 +147,14 @@ def binding_of(requested: str, nodes: tuple[str, ...]) -> GpuSet:
 
 def bound_gres(binding: GpuSet, models: Mapping[str, str]) -> tuple[str, ...]:
     """The GRES, such as `shard:a100_0`, that make Slurm allocate exactly `binding` when a job asks for one of
-    each on each of its nodes. `models`: the GPU model of each node.
+    each on each of its nodes. `models`: the GPU model of each of these.
 
-    Raises ValueError: the binding is empty, names a node that has no GPUs here, or differs in indices or
-    model between nodes: Slurm's GRES requests are per node.
+    Raises ValueError: the binding is empty, or differs in indices or model between nodes: Slurm's GRES
+    requests are per node.
     """
     indices = by_node(binding)
     if not indices:
         raise ValueError("a binding needs at least one GPU")
-    if unknown := sorted(indices.keys() - models):
-        raise ValueError(f"binding names nodes without GPUs of ours: {', '.join(unknown)}")
     if len(set(indices.values())) > 1:
         said = "; ".join(f"{node}: {list(on_node)}" for node, on_node in indices.items())
         raise ValueError(f"Slurm's GRES is per node, so a binding has the same indices on each: {said}")

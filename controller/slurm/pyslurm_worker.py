@@ -18,7 +18,8 @@ import os
 import pwd
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Any, BinaryIO
 
 from controller.slurm.raw import PREFIX, JobRecord, NodeRecord, trial_word
@@ -237,22 +238,26 @@ _jobs = _Jobs()
 
 def _load(pyslurm: Any, known: tuple[int, int] | None) -> tuple[Any, ...]:
     """What `_Jobs` says, and the nodes."""
-    nodes = [_node(node) for cluster in pyslurm.Nodes.load().data.values() for node in cluster.values()]
-    return (*_jobs.load(pyslurm, known), [tuple(node) for node in nodes])
+    nodes = [tuple(_node(node)) for node in _every(pyslurm.Nodes)]
+    return (*_jobs.load(pyslurm, known), nodes)
+
+
+def _every(kind: Any) -> Iterator[Any]:
+    """All jobs, or nodes, of all clusters."""
+    return chain.from_iterable(cluster.values() for cluster in kind.load().data.values())
 
 
 def _all_jobs(pyslurm: Any) -> tuple[dict[int, JobRecord], list[tuple[int, int]]]:
     """Gandiva jobs, and (id, start time) of each job that holds whole GPUs."""
     jobs = {}
     whole = []
-    for cluster in pyslurm.Jobs.load().data.values():
-        for job in cluster.values():
-            if _text(job, "admin_comment").startswith(PREFIX):
-                jobs[job.id] = _job(job)
-            if job.state in _ALLOCATED:
-                key = (job.id, _number(job.start_time))
-                if _holds_whole_gpus(job, key):
-                    whole.append(key)
+    for job in _every(pyslurm.Jobs):
+        if _text(job, "admin_comment").startswith(PREFIX):
+            jobs[job.id] = _job(job)
+        if job.state in _ALLOCATED:
+            key = (job.id, _number(job.start_time))
+            if _holds_whole_gpus(job, key):
+                whole.append(key)
     if len(_whole_gpu) > 100_000:
         _whole_gpu.clear()
     return jobs, whole
@@ -263,10 +268,7 @@ def _one_job(pyslurm: Any, job_id: int) -> tuple[Any, ...] | None:
     if job.id == job_id:
         return tuple(_job(job))
     # The id of an array stands for all its tasks, and pyslurm takes the first it gets.
-    for cluster in pyslurm.Jobs.load().data.values():
-        if job_id in cluster:
-            return tuple(_job(cluster[job_id]))
-    return None
+    return next((tuple(_job(each)) for each in _every(pyslurm.Jobs) if each.id == job_id), None)
 
 
 def _bind(pyslurm: Any, job_id: int, gres: dict[str, int], nodes: list[str]) -> None:

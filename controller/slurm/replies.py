@@ -8,6 +8,7 @@ declared; the rest is ignored.
 import contextlib
 import json
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -22,24 +23,18 @@ from controller.slurm.records import host_names
 from controller.slurm.states import job_state
 
 
-def _number(value: Any) -> Any:
-    if isinstance(value, dict):
-        return value.get("number", 0) if value.get("set") else 0
-    return 0 if value is None else value
-
-
-def _task(value: Any) -> Any:
+def _number(unset: int, value: Any) -> Any:
     if isinstance(value, dict):
         value = value.get("number") if value.get("set") else None
-    return -1 if value is None else value
+    return unset if value is None else value
 
 
 def _words(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-_Int = Annotated[int, BeforeValidator(_number)]
-_Task = Annotated[int, BeforeValidator(_task)]
+_Int = Annotated[int, BeforeValidator(partial(_number, 0))]
+_Task = Annotated[int, BeforeValidator(partial(_number, -1))]
 _Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 
 

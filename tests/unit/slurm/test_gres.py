@@ -167,7 +167,6 @@ def test_a_binding_survives_being_asked_for_and_read_back(
         (frozenset(), "at least one GPU"),
         (frozenset({GpuId("n1", 0), GpuId("n2", 1)}), r"same indices on each: n1: \[0\]; n2: \[1\]"),
         (frozenset({GpuId("n1", 0), GpuId("n3", 0)}), "one GPU model, not of a100, h100"),
-        (frozenset({GpuId("n9", 0)}), "nodes without GPUs of ours: n9"),
     ],
 )
 def test_bindings_slurm_cannot_express(binding: GpuSet, problem: str) -> None:
