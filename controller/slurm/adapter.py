@@ -110,7 +110,7 @@ class SlurmCluster:
         self._partitions: Mapping[str, Mapping[str, str]] = {}
         self._partitions_at = -math.inf
         self._shared: frozenset[int] = frozenset()
-        self._known: dict[int, tuple[JobRecord, SlurmJob]] = {}
+        self._known: dict[JobRecord, SlurmJob] = {}
         self._records: Sequence[JobRecord] = ()
         self._jobs: tuple[SlurmJob, ...] = ()
         """What the records amount to."""
@@ -135,23 +135,21 @@ class SlurmCluster:
         return ClusterView(time=time.time(), jobs=self._jobs, nodes=self._nodes(load))
 
     def _take(self, records: Sequence[JobRecord], now: float) -> None:
-        rooms = array_rooms(records)
-        self._records, self._shared = records, frozenset(r.id for r in records if shares_record(r))
-        self._jobs = tuple(self._job(record, now, rooms) for record in records)
+        """The port's view of the jobs. Most of them are as they were, and what is known of them depends on
+        nothing else: not making them anew saves 40 ms of 3,000."""
+        rooms, jobs, known = array_rooms(records), [], self._known
+        self._records, self._known = records, {}
+        self._shared = frozenset(record.id for record in records if shares_record(record))
+        for record in records:
+            alone = record.begin_time <= now and record.id not in rooms
+            job = known.get(record) if alone else None
+            if job is None:
+                job = slurm_job(record, now=now, array_room=rooms.get(record.id, True))
+            if alone:
+                self._known[record] = job
+            jobs.append(job)
+        self._jobs = tuple(jobs)
         self._jobs_change_at = min((r.begin_time for r in records if r.begin_time > now), default=math.inf)
-        self._known = {
-            record.id: (record, job)
-            for record, job in zip(records, self._jobs, strict=True)
-            if record.begin_time <= now and record.id not in rooms
-        }
-
-    def _job(self, record: JobRecord, now: float, rooms: Mapping[int, bool]) -> SlurmJob:
-        """The port's view of a job. Most jobs are as they were, and what is known of them depends on nothing
-        else: not making them anew saves 40 ms of 3,000."""
-        known = self._known.get(record.id)
-        if known is not None and known[0] == record and record.id not in rooms:
-            return known[1]
-        return slurm_job(record, now=now, array_room=rooms.get(record.id, True))
 
     def _nodes(self, load: Load) -> tuple[SlurmNode, ...]:
         known = self._partitions
@@ -272,12 +270,9 @@ class SlurmCluster:
 
     async def _settle(self, job_id: JobId) -> None:
         """Wait until the nodes have got what was last asked of this job."""
-        now = time.monotonic()
-        for job, then in list(self._passed_on_at.items()):
-            if then + SETTLE_SECONDS <= now:
-                del self._passed_on_at[job]
-        if job_id in self._passed_on_at:
-            await asyncio.sleep(self._passed_on_at[job_id] + SETTLE_SECONDS - now)
+        since = time.monotonic() - SETTLE_SECONDS
+        self._passed_on_at = {job: then for job, then in self._passed_on_at.items() if then > since}
+        await asyncio.sleep(self._passed_on_at.get(job_id, since) - since)
 
     async def _settled(self, job_id: JobId) -> JobRecord:
         """The job's record once it is pending and over with its last run. Raises ClusterRefused when it is

@@ -10,15 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from controller.errors import GandivaError
 from controller.model import GPU_MODEL, MAX_WEIGHT, SuspendMethod
@@ -29,9 +21,9 @@ from controller.slurm.raw import PREFIX
 _MAX_BYTES = 1024
 
 Count = Annotated[int, Field(ge=1, le=65536)]
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+-]{1,64}$")]
-GpuType = Annotated[str, StringConstraints(pattern=rf"^{GPU_MODEL}$")]
-NodeList = Annotated[str, StringConstraints(max_length=256), AfterValidator(lambda t: t and checked(t))]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._+-]{1,64}$")]
+GpuType = Annotated[str, Field(pattern=rf"^{GPU_MODEL}$")]
+NodeList = Annotated[str, Field(max_length=256), AfterValidator(lambda t: t and checked(t))]
 
 
 class InvalidRequest(GandivaError):
@@ -84,14 +76,11 @@ class Message(Asked):
         return (self.gpus_per_node or 0) * (self.nodes or 0) or self.gpus or 0
 
 
-def _behind_prefix(admin_comment: str) -> bytes:
-    return admin_comment.removeprefix(PREFIX).encode("utf-8", "surrogatepass")
-
-
 def read_asked(admin_comment: str) -> Asked | None:
     """What to restore; None: it does not say."""
     try:
-        asked = Asked.model_validate_json(_behind_prefix(admin_comment))
+        raw = admin_comment.removeprefix(PREFIX).encode("utf-8", "surrogatepass")
+        asked = Asked.model_validate_json(raw)
     except ValidationError:
         return None
     return None if asked.gpus is None and asked.gpus_per_node is None else asked
@@ -102,7 +91,7 @@ def read_message(admin_comment: str) -> Message:
     """The message in an `admin_comment`. Raises InvalidRequest naming the field and what is wrong with it."""
     if not admin_comment.startswith(PREFIX):
         raise InvalidRequest(f"admin_comment does not begin with {PREFIX!r}")
-    raw = _behind_prefix(admin_comment)
+    raw = admin_comment.removeprefix(PREFIX).encode("utf-8", "surrogatepass")
     if len(raw) > _MAX_BYTES:
         raise InvalidRequest(f"request of {len(raw)} bytes, at most {_MAX_BYTES} are allowed")
     try:
