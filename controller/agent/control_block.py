@@ -131,10 +131,6 @@ class ControlBlocks:
     def states(self) -> list[JobState]:
         return list(filter(None, (self.block(job_id).load_state() for job_id in self.job_ids())))
 
-    def uid_of_job(self, job_id: int) -> int | None:
-        """Whose job it is, as root wrote it down; None without a block."""
-        return self.block(job_id).uid()
-
     def trash(self) -> list[Path]:
         """What an agent that was killed, or an epilog that ran out of time, had only put aside."""
         try:

@@ -17,10 +17,6 @@ class Deadline:
         """Never negative."""
         return max(0.0, self._until - time.monotonic())
 
-    @property
-    def passed(self) -> bool:
-        return time.monotonic() >= self._until
-
     def at_most(self, seconds: float) -> "Deadline":
         """The earlier one of this and `seconds` from now."""
         return Deadline(min(seconds, self.left_seconds))
@@ -36,7 +32,7 @@ def polls(deadline: Deadline, longest_seconds: float = 0.02) -> Iterator[None]:
     seconds = 0.001
     while True:
         yield
-        if deadline.passed:
+        if not deadline.left_seconds:
             return
         time.sleep(min(seconds, deadline.left_seconds))
         seconds = min(seconds * 1.5, longest_seconds)

@@ -25,7 +25,9 @@ def pause(node: Node, args: protocol.PauseArgs, deadline: Deadline) -> protocol.
         except AgentError as error:
             if error.kind is not ErrorKind.NOT_COOPERATIVE or not _finished(node, args.job_id):
                 raise
-            left = _wait(node, args.job_id, end)
+            for _ in polls(end):
+                if not (left := _finished(node, args.job_id)):
+                    break
             if left and not args.sole:
                 # The controller asks all nodes again.
                 return protocol.Pause(target_step=args.floor_step, all_blocked=False, ranks=left)
@@ -35,15 +37,8 @@ def pause(node: Node, args: protocol.PauseArgs, deadline: Deadline) -> protocol.
                 raise AgentError(error.kind, f"{error.message}; {why}") from error
 
 
-def _wait(node: Node, job_id: int, deadline: Deadline) -> tuple[Rank, ...]:
-    """The sessions that have finished and whose processes are still there at the deadline."""
-    for _ in polls(deadline):
-        if not (left := _finished(node, job_id)):
-            return ()
-    return left
-
-
 def _finished(node: Node, job_id: int) -> tuple[Rank, ...]:
+    """The sessions that have finished and whose processes are still there."""
     block = node.blocks.block(job_id)
     ranks = node.ranks(block, node.state(block), PATIENCE_SECONDS)
     return tuple(rank for rank in ranks.live if rank.state is RankState.FINISHED)

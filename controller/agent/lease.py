@@ -69,8 +69,7 @@ class Leases:
     def allow_nameless(self) -> None:
         """For a session that has not said whose it is: raises AgentError not_leader while a controller has
         the lease."""
-        lease = self._current()
-        if lease is not None:
+        if (lease := self._current()) is not None:
             raise _not_leader(lease)
 
     def _current(self) -> _Lease | None:

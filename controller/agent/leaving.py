@@ -44,7 +44,7 @@ def _pause(
     sequence = block.write_command(Verb.PAUSE, target)
     for _ in polls(deadline, longest_seconds=0.01):
         ranks = node.ranks(block, state, PATIENCE_SECONDS)
-        if all_blocked(ranks, target, sequence):
+        if all_at(ranks, target, sequence):
             return protocol.Pause(target_step=target, all_blocked=True, ranks=ranks.live)
         agreed = _agreed(ranks)
         if agreed > target:
@@ -139,10 +139,7 @@ def _held(node: Node, state: JobState, deadline: Deadline) -> dict[int, int]:
 
 def _offload(node: Node, block: ControlBlock, state: JobState, deadline: Deadline) -> Ranks:
     target = state.target_step
-    command = block.read_command()
-    if command is None or command.verb is not Verb.OFFLOAD:
-        sequence = block.write_command(Verb.PAUSE, target)
-        wait_for(node, block, state, deadline, "pause", lambda r: all_blocked(r, target, sequence))
+    pause_before(Verb.OFFLOAD, node, block, state, deadline)
     ranks = wait_for(node, block, state, deadline, "measure", lambda r: _host_bytes(r, state) is not None)
     node.require_host_memory(_host_bytes(ranks, state) or {}, state.job_id, deadline)
     offload = block.write_command(Verb.OFFLOAD, target)
@@ -167,6 +164,14 @@ def _offload(node: Node, block: ControlBlock, state: JobState, deadline: Deadlin
             f"job {state.job_id}: ranks stopped at steps {sorted(steps)}, not all at {target}",
         )
     return ranks
+
+
+def pause_before(verb: Verb, node: Node, block: ControlBlock, state: JobState, deadline: Deadline) -> None:
+    """All ranks are blocked, unless they have been told to go on with this verb. Raises as `wait_for`."""
+    target, command = state.target_step, block.read_command()
+    if command is None or command.verb is not verb:
+        sequence = block.write_command(Verb.PAUSE, target)
+        wait_for(node, block, state, deadline, "pause", lambda r: all_at(r, target, sequence))
 
 
 def wait_for(
@@ -261,11 +266,7 @@ def _agreed(ranks: Ranks) -> int:
     return max((rank.next_boundary for rank in ranks.working), default=0)
 
 
-def all_blocked(ranks: Ranks, target: int, sequence: int) -> bool:
-    return all_at(ranks, target, sequence, RankState.BLOCKED)
-
-
-def all_at(ranks: Ranks, target: int, sequence: int, where: RankState) -> bool:
+def all_at(ranks: Ranks, target: int, sequence: int, where: RankState = RankState.BLOCKED) -> bool:
     """Whether every rank is there at the target *under this command*: one that is about to leave after an
     earlier RUN still looks blocked, but has not answered this sequence number."""
     return bool(ranks.working) and all(

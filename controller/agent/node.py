@@ -49,7 +49,7 @@ class Node:
     def __init__(self, settings: AgentSettings, reader: GpuReader, driver: DriverProcesses) -> None:
         self.settings = settings
         self.blocks = ControlBlocks(settings.run_dir)
-        self.processes = Processes(settings.node, self.blocks.uid_of_job)
+        self.processes = Processes(settings.node, lambda job_id: self.blocks.block(job_id).uid())
         self.host_memory = HostMemory()
         self.confinement = Confinement()
         self._promised: dict[int, int] = {}

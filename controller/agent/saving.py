@@ -7,7 +7,7 @@ import time
 from controller.agent import returning, stopping
 from controller.agent.control_block import ControlBlock, JobState
 from controller.agent.deadline import Deadline, polls
-from controller.agent.leaving import all_at, all_blocked, wait_for
+from controller.agent.leaving import all_at, pause_before, wait_for
 from controller.agent.node import Node
 from controller.agent.rank_files import PATIENCE_SECONDS, Ranks
 from controller.nodes import protocol
@@ -46,19 +46,15 @@ def save(node: Node, args: protocol.SaveArgs, deadline: Deadline) -> protocol.Sa
 
 def _save_paused(node: Node, block: ControlBlock, state: JobState, deadline: Deadline) -> tuple[int, int]:
     """Step and generation."""
-    target, job_id = state.target_step, state.job_id
-    command = block.read_command()
-    if command is None or command.verb is not Verb.SAVE:
-        paused = block.write_command(Verb.PAUSE, target)
-        wait_for(node, block, state, deadline, "pause", lambda r: all_blocked(r, target, paused))
+    pause_before(Verb.SAVE, node, block, state, deadline)
     ranks = node.ranks(block, state, PATIENCE_SECONDS)
     without = [rank.rank for rank in ranks.working if not rank.has_store]
     if without:
         raise AgentError(
             ErrorKind.UNSUPPORTED,
-            f"job {job_id}: rank {without[0]} has no checkpoint store: see session.register_store()",
+            f"job {state.job_id}: rank {without[0]} has no checkpoint store: see session.register_store()",
         )
-    return _saved(node, block, state, target, RankState.BLOCKED, deadline)
+    return _saved(node, block, state, state.target_step, RankState.BLOCKED, deadline)
 
 
 def refusal(state: JobState, ranks: Ranks) -> str:

@@ -12,12 +12,10 @@ from collections.abc import Callable, Mapping
 from pydantic import BaseModel
 
 from checkpointing.cuda_driver import CudaError
-from checkpointing.driver_process import DriverProcesses
 from controller.agent import finishing, leaving, looking, returning, saving, shares, stopping, warming
 from controller.agent.control_block import JobState
 from controller.agent.deadline import Deadline
-from controller.agent.gpus import GpuReader
-from controller.agent.node import AgentSettings, Node
+from controller.agent.node import Node
 from controller.nodes import protocol
 from controller.nodes.protocol import AgentError, ErrorKind
 from gandiva.layout import Verb
@@ -90,35 +88,32 @@ VERBS: Mapping[str, Callable[..., object]] = {
 """Each is called with the node, its arguments and the deadline."""
 
 
-class NodeAgent:
-    """All verbs. Thread-safe as long as each job's verbs come one after the other."""
-
-    def __init__(self, settings: AgentSettings, reader: GpuReader, driver: DriverProcesses) -> None:
-        self._node = Node(settings, reader, driver)
+class NodeAgent(Node):
+    """A node with its verbs. Thread-safe as long as each job's verbs come one after the other."""
 
     def start(self) -> None:
         """Take over the jobs that there are. Beside the work: clean up after agents that were killed (only
         what lies there now), and have the driver ready for the first switch."""
-        self._node.adopt()
-        blocks = self._node.blocks
-        threading.Thread(target=blocks.empty, args=(blocks.trash(),), name="trash", daemon=True).start()
+        self.adopt()
+        trash = (self.blocks.trash(),)
+        threading.Thread(target=self.blocks.empty, args=trash, name="trash", daemon=True).start()
         threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()
 
     def _warm_up(self) -> None:
         try:
-            self._node.driver.warm_up()
+            self.driver.warm_up()
         except CudaError as error:
             log.info("the CUDA driver is not ready: %s; the first call to it tries again", error)
 
     def carry_out(self, verb: str, args: BaseModel, deadline: Deadline) -> object:
         """Do what a request asks; returns one of the protocol's results, or None. Raises AgentError."""
-        return VERBS[verb](self._node, args, deadline)
+        return VERBS[verb](self, args, deadline)
 
     def admit(self, whose: protocol.HelloArgs, verb: str) -> None:
         """May this session do that now? Raises AgentError not_leader."""
         if verb == "hello":
             return
         if whose.controller is not None:
-            self._node.leases.renew(whose.controller, whose.lease_seconds)
+            self.leases.renew(whose.controller, whose.lease_seconds)
         elif verb != "observe":
-            self._node.leases.allow_nameless()
+            self.leases.allow_nameless()

@@ -94,13 +94,17 @@ def judge_permissions(settings: Settings, path: Path, user: str, host: str) -> I
         return
     yield subject.ok(f"{user}, uid {account.uid}")
     yield _trusted(path, account, "settings", f"gandiva config sample > {path}", _open)
-    yield _key(settings.nodes.ssh_key, account)
+    key = settings.nodes.ssh_key
+    make = f"as {user}: ssh-keygen -t ed25519 -N '' -f {key}"
+    anew = "a new one, and new authorized_keys on the nodes"
+    yield _secret(key, account, "SSH key", make, 0o600, "it opens the agents on all nodes", anew)
     hosts = settings.nodes.known_hosts
     yield _trusted(hosts, account, "known_hosts", _SCAN.format(hosts), _known_hosts)
     for file in site_files((settings.policy.name, *settings.policy.moves)):
         yield _trusted(file, account, "policy", f"[policy] name another file than {file}")
-    if settings.api.token_file is not None:
-        yield _token(settings.api.token_file, account)
+    if (token := settings.api.token_file) is not None:
+        make = f"(umask 027; openssl rand -hex 32 > {token}); chown {user} {token}"
+        yield _secret(token, account, "API token", make, 0o640, "it shows all users' jobs", "a new one")
     yield from _journal_folder(settings.journal.path, account)
     if settings.log.file is not None:
         yield _folder(settings.log.file.parent, account, "log folder")
@@ -153,17 +157,6 @@ def _open(subject: Subject, status: os.stat_result) -> Finding:
     if status.st_mode & stat.S_IWOTH:
         return subject.error(f"every user may write it ({_mode(status)})", f"chmod 644 {subject.where}")
     return subject.ok("readable by all")
-
-
-def _key(path: Path, account: Account) -> Finding:
-    make = f"as {account.name}: ssh-keygen -t ed25519 -N '' -f {path}"
-    anew = "a new one, and new authorized_keys on the nodes"
-    return _secret(path, account, "SSH key", make, 0o600, "it opens the agents on all nodes", anew)
-
-
-def _token(path: Path, account: Account) -> Finding:
-    make = f"(umask 027; openssl rand -hex 32 > {path}); chown {account.name} {path}"
-    return _secret(path, account, "API token", make, 0o640, "it shows all users' jobs", "a new one")
 
 
 def _secret(path: Path, account: Account, check: str, make: str, mode: int, risk: str, anew: str) -> Finding:

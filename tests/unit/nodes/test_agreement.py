@@ -93,8 +93,8 @@ class Gang:
             agent = NodeAgent(settings, GpuReader(IdleGpu()), DriverProcesses())
             self.agents.append(agent)
             # No GPU to ask about: the block is made as the prolog does it.
-            agent._node.blocks.block(7).create(os.getuid())
-            agent._node.blocks.block(7).write_turn(True, (), ())
+            agent.blocks.block(7).create(os.getuid())
+            agent.blocks.block(7).write_turn(True, (), ())
             for rank in ranks:
                 ours, theirs = socket.socketpair()
                 barrier = theirs.fileno() if in_step else -1
@@ -218,7 +218,7 @@ def test_a_rank_that_has_not_attached_is_missed(tmp_path: Path, gangs: list[Gang
     assert refused.value.kind is protocol.ErrorKind.NOT_COOPERATIVE
     assert "only 1 of 2 ranks" in refused.value.message
     # And the one that lives is not left waiting.
-    command = gang.agents[0]._node.blocks.block(7).read_command()
+    command = gang.agents[0].blocks.block(7).read_command()
     assert command is not None
     assert command.verb == 0
 
@@ -268,7 +268,7 @@ def test_a_checkpoint_is_of_one_generation_and_one_step_of_all_ranks(
     gang = Gang(tmp_path, [range(2)], 6, in_step=False)
     gangs.append(gang)
     gang.wait_until_all_have_attached()
-    node = gang.agents[0]._node
+    node = gang.agents[0]
     block = node.blocks.block(7)
     state = node.state(block)
 
