@@ -221,7 +221,7 @@ class TroubledNodes(SimulatedNodes):
         block, gpus = self._block(node, job_id), tuple(place["gpus"])
         frozen = job_id in self.cluster.jobs and self.cluster.jobs[job_id].state is JobState.SUSPENDED
         if job_id in self.rooted and block.off and not frozen and gpus != block.gpus:
-            self._refuse_busy(node, job_id, gpus, place.get("beside", frozenset()))
+            self._refuse_busy(node, job_id, place)
             self._unmapped.append(block)
             self._touched[node] = None
             raise NodeError(node, "unsupported", f"job {job_id} cannot move to GPUs {list(gpus)}")
