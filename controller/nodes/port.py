@@ -66,7 +66,8 @@ class Leave(TypedDict):
     """What a job may leave on its GPUs on a node when it leaves them, and in what time."""
 
     residual_limit_bytes: int
-    release_context: bool
+    release_context: NotRequired[bool]
+    """Of `offload`: whether the driver takes the CUDA context off, too; left out: no."""
     deadline_seconds: float
 
 
@@ -94,9 +95,7 @@ class NodePort(Protocol):
         """Move the GPU state of all blocked ranks to host memory and check with NVML that it is gone. The
         job has left only after `stop`."""
 
-    async def checkpoint(
-        self, node: str, job_id: JobId, *, residual_limit_bytes: int, deadline_seconds: float
-    ) -> Offload:
+    async def checkpoint(self, node: str, job_id: JobId, **leave: Unpack[Leave]) -> Offload:
         """Transparent suspend by the CUDA driver (one process on one GPU). The job has left only after
         `stop`."""
 

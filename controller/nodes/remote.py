@@ -135,15 +135,10 @@ class RemoteNodes:
     async def offload(self, node: str, job_id: JobId, **leave: Unpack[Leave]) -> Offload:
         return await self._ask(node, "offload", leave["deadline_seconds"], Offload, job_id=job_id, **leave)
 
-    async def checkpoint(
-        self, node: str, job_id: JobId, *, residual_limit_bytes: int, deadline_seconds: float
-    ) -> Offload:
-        args = {
-            "job_id": job_id,
-            "lock_deadline_seconds": deadline_seconds * LOCK_SHARE,
-            "residual_limit_bytes": residual_limit_bytes,
-        }
-        return await self._ask(node, "checkpoint", deadline_seconds, Offload, **args)
+    async def checkpoint(self, node: str, job_id: JobId, **leave: Unpack[Leave]) -> Offload:
+        seconds, limit_bytes = leave["deadline_seconds"], leave["residual_limit_bytes"]
+        args = {"lock_deadline_seconds": seconds * LOCK_SHARE, "residual_limit_bytes": limit_bytes}
+        return await self._ask(node, "checkpoint", seconds, Offload, job_id=job_id, **args)
 
     async def save(self, node: str, job_id: JobId, *, deadline_seconds: float) -> Saved:
         args = {"job_id": job_id, "deadline_seconds": deadline_seconds}

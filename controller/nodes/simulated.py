@@ -130,12 +130,7 @@ class SimulatedNodes:
             self._work_changed(job_id)
         return protocol.Offload(0, self.costs.offload_seconds)
 
-    async def checkpoint(
-        self, node: str, job_id: JobId, *, residual_limit_bytes: int, deadline_seconds: float
-    ) -> protocol.Offload:
-        leave = Leave(
-            residual_limit_bytes=residual_limit_bytes, release_context=True, deadline_seconds=deadline_seconds
-        )
+    async def checkpoint(self, node: str, job_id: JobId, **leave: Unpack[Leave]) -> protocol.Offload:
         return await self.offload(node, job_id, **leave)
 
     async def save(self, node: str, job_id: JobId, *, deadline_seconds: float) -> protocol.Saved:

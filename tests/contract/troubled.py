@@ -192,14 +192,10 @@ class TroubledNodes(SimulatedNodes):
         self._answer(node)
         return offloaded
 
-    async def checkpoint(
-        self, node: str, job_id: JobId, *, residual_limit_bytes: int, deadline_seconds: float
-    ) -> protocol.Offload:
+    async def checkpoint(self, node: str, job_id: JobId, **leave: Unpack[Leave]) -> protocol.Offload:
         if job_id in self.stubborn:
             raise NodeError(node, "unsupported", f"job {job_id} cannot be checkpointed by the driver")
-        return await super().checkpoint(
-            node, job_id, residual_limit_bytes=residual_limit_bytes, deadline_seconds=deadline_seconds
-        )
+        return await super().checkpoint(node, job_id, **leave)
 
     async def save(self, node: str, job_id: JobId, *, deadline_seconds: float) -> protocol.Saved:
         saved = await super().save(node, job_id, deadline_seconds=deadline_seconds)

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import Unpack
 
 from controller.errors import NodeError
 from controller.model import JobId, Reason, reason_of
+from controller.nodes.port import Leave
 from controller.nodes.protocol import Offload, Pause
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.port import ALLOCATED, ClusterView, JobState, SlurmJob
@@ -37,14 +39,10 @@ class NotYetAttached(TroubledNodes):
             raise NodeError(node, "not_cooperative", f"job {job_id}: no live session")
         return await super().pause(node, job_id, floor_step=floor_step, wait_seconds=wait_seconds, sole=sole)
 
-    async def checkpoint(
-        self, node: str, job_id: JobId, *, residual_limit_bytes: int, deadline_seconds: float
-    ) -> Offload:
+    async def checkpoint(self, node: str, job_id: JobId, **leave: Unpack[Leave]) -> Offload:
         if job_id in self.busy:
             raise NodeError(node, "unsupported", f"job {job_id}: only one GPU is supported")
-        return await super().checkpoint(
-            node, job_id, residual_limit_bytes=residual_limit_bytes, deadline_seconds=deadline_seconds
-        )
+        return await super().checkpoint(node, job_id, **leave)
 
 
 def test_a_gang_that_has_not_begun_makes_room_at_the_end_of_its_slice(tmp_path: Path) -> None:
