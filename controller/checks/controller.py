@@ -13,6 +13,7 @@ from controller.api.messages import StatusMessage
 from controller.checks.finding import Finding, Subject
 from controller.errors import JournalError
 from controller.journal import JournalReader
+from controller.journal.verify import verify
 from controller.reports.text import clean
 
 MAX_PROBLEMS = 20
@@ -91,14 +92,11 @@ def judge_journal(path: Path) -> Iterator[Finding]:
     if size_bytes is None:
         yield subject.ok("is not there yet; the first start of the controller makes it")
         return
+    small = size_bytes <= VERIFIED_BYTES
     try:
-        if size_bytes <= VERIFIED_BYTES:
-            from controller.journal.verify import verify
-
-            problems = verify(path).problems
-        else:
+        if not small:
             JournalReader(path).events(limit=1)
-            problems = ()
+        problems = verify(path).problems if small else ()
     except PermissionError:
         yield subject.warning("may not be read by you", "run this check as root")
     except JournalError as failure:
@@ -109,5 +107,5 @@ def judge_journal(path: Path) -> Iterator[Finding]:
         for problem in problems[:5]:
             yield subject.error(problem, "stop the controller and move the file away: it makes a new one")
         if not problems:
-            whole = "whole" if size_bytes <= VERIFIED_BYTES else "can be read (large: gandiva journal verify)"
+            whole = "whole" if small else "can be read (large: gandiva journal verify)"
             yield subject.ok(f"{whole}, {size_bytes / 1e6:.1f} MB")

@@ -9,6 +9,7 @@ from controller.errors import ClusterError, ClusterRefused, ClusterUnavailable, 
 from controller.model import JobId
 from gandiva._processes import slurm_environment
 
+TOO_MUCH = "has this host too little memory, or the controller too many processes or open files?"
 _REAP_SECONDS = 1.0
 
 
@@ -27,9 +28,8 @@ async def run(*argv: str, what: str, job_id: JobId | None = None) -> str:
             env=slurm_environment(),
         )
     except OSError as error:
-        advice = "has this host too little memory, or the controller too many processes or open files?"
-        if isinstance(error, FileNotFoundError | PermissionError):
-            advice = "install Slurm's client commands on this host"
+        missing = isinstance(error, FileNotFoundError | PermissionError)
+        advice = "install Slurm's client commands on this host" if missing else TOO_MUCH
         raise ClusterUnavailable(f"{what}: cannot run {argv[0]}: {error.strerror}; {advice}") from error
     try:
         output, errors = await process.communicate()

@@ -22,7 +22,7 @@ from typing import Any
 from controller.errors import ClusterUnavailable, SettingsError, UnknownJob
 from controller.model import GpuId, JobId
 from controller.slurm.command import CommandTransport, Load
-from controller.slurm.commands import error_of_number
+from controller.slurm.commands import TOO_MUCH, error_of_number
 from controller.slurm.pyslurm_worker import HEADER_BYTES, framed
 from controller.slurm.raw import JobRecord, NodeRecord
 from gandiva._processes import slurm_environment
@@ -160,9 +160,7 @@ class _Worker:
             await process.stdin.drain()
             return await self._answer()
         except (asyncio.IncompleteReadError, ConnectionError) as error:
-            self._kill()
-            if self._tasks:  # What it said last is on its way through another pipe.
-                await asyncio.wait(set(self._tasks), timeout=_REAP_SECONDS)
+            await self.close()  # What it said last is on its way through another pipe.
             said = " / ".join(self._said) or "it said nothing"
             raise ClusterUnavailable(f"{what}: the pyslurm worker died: {said}") from error
         except BaseException:
@@ -190,10 +188,8 @@ class _Worker:
                 env={**slurm_environment(), "PYTHONPATH": path},
             )
         except OSError as error:
-            raise ClusterUnavailable(
-                f"{what}: cannot start a pyslurm worker: {error.strerror}; has this host too little memory, "
-                "or the controller too many processes or open files?"
-            ) from error
+            said = f"{what}: cannot start a pyslurm worker: {error.strerror}; {TOO_MUCH}"
+            raise ClusterUnavailable(said) from error
         self._process = process
         self._follow(self._listen(process))
         self._follow(process.wait())
