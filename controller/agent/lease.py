@@ -44,19 +44,18 @@ class Leases:
         self._path = run_dir / FILE
 
     def holder(self) -> LeaderInfo | None:
-        if (lease := self._current()) is None:
-            return None
-        return LeaderInfo(controller=lease.controller, seconds=lease.until - _now())
+        with self._opened() as descriptor:
+            return None if descriptor is None else _read(descriptor)
 
     def renew(self, controller: str, seconds: float) -> None:
         """Take the lease or prolong it. Raises AgentError not_leader while another controller has it."""
         with self._opened() as descriptor:
             if descriptor is None:
                 return
-            lease = _read(descriptor)
-            if lease is not None and lease.controller != controller:
-                raise _not_leader(lease)
-            if lease is None:
+            leader = _read(descriptor)
+            if leader is not None and leader.controller != controller:
+                raise _not_leader(leader)
+            if leader is None:
                 log.info("controller %s leads", controller)
             mine = _Lease(controller=controller, until=_now() + seconds).model_dump_json().encode()
             try:
@@ -69,12 +68,8 @@ class Leases:
     def allow_nameless(self) -> None:
         """For a session that has not said whose it is: raises AgentError not_leader while a controller has
         the lease."""
-        if (lease := self._current()) is not None:
-            raise _not_leader(lease)
-
-    def _current(self) -> _Lease | None:
-        with self._opened() as descriptor:
-            return None if descriptor is None else _read(descriptor)
+        if (leader := self.holder()) is not None:
+            raise _not_leader(leader)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int | None]:
@@ -92,8 +87,8 @@ class Leases:
             yield file
 
 
-def _read(descriptor: int) -> _Lease | None:
-    """The lease, unless it is over or makes no sense."""
+def _read(descriptor: int) -> LeaderInfo | None:
+    """Who has the lease, unless it is over or makes no sense."""
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
         return None
@@ -101,14 +96,14 @@ def _read(descriptor: int) -> _Lease | None:
         lease = _Lease.model_validate_json(os.pread(descriptor, _MAX_BYTES, 0))
     except (OSError, ValidationError):
         return None
-    return lease if 0 < lease.until - _now() <= protocol.MAX_LEASE_SECONDS else None
+    seconds = lease.until - _now()
+    valid = 0 < seconds <= protocol.MAX_LEASE_SECONDS
+    return LeaderInfo(controller=lease.controller, seconds=seconds) if valid else None
 
 
-def _not_leader(lease: _Lease) -> AgentError:
-    return AgentError(
-        ErrorKind.NOT_LEADER,
-        f"controller {lease.controller} leads here (its lease ends in {lease.until - _now():.0f} s)",
-    )
+def _not_leader(leader: LeaderInfo) -> AgentError:
+    said = f"controller {leader.controller} leads here (its lease ends in {leader.seconds:.0f} s)"
+    return AgentError(ErrorKind.NOT_LEADER, said)
 
 
 def _now() -> float:

@@ -23,10 +23,6 @@ from gandiva.layout import Verb
 log = logging.getLogger(__name__)
 
 
-def lead(_node: Node, _args: object, _deadline: Deadline) -> None:
-    """Nothing but what every request of a controller does: it renews the lease."""
-
-
 def prepare(node: Node, args: protocol.PrepareArgs, deadline: Deadline) -> None:
     """Make the control block before the job is released."""
     block = node.blocks.block(args.job_id)
@@ -70,7 +66,7 @@ def forget(node: Node, args: protocol.JobArgs, deadline: Deadline) -> None:
 
 VERBS: Mapping[str, Callable[..., object]] = {
     "hello": looking.hello,
-    "lead": lead,
+    "lead": lambda *_: None,  # every request of a controller renews its lease
     "observe": looking.observe,
     "prepare": prepare,
     "pause": finishing.pause,
