@@ -43,8 +43,8 @@ BESIDE = frozenset({"mapped"})
 log = logging.getLogger("gandiva-agent")
 
 
-class UsageError(Exception):
-    """The agent was started in a way that it must not be."""
+def bad_request(message: str) -> AgentError:
+    return AgentError(ErrorKind.BAD_REQUEST, message)
 
 
 class Stop(Exception):
@@ -60,7 +60,7 @@ def parse_command(arguments: Sequence[str], environ: Mapping[str, str]) -> Agent
     """Where the agent is and what it may touch.
 
     Behind sshd the node name is taken from SSH_ORIGINAL_COMMAND, which the other side chooses, and nothing
-    but a node name is. Raises UsageError.
+    but a node name is. Raises AgentError bad_request.
     """
     parser = argparse.ArgumentParser(
         prog="gandiva-agent",
@@ -82,15 +82,15 @@ def parse_command(arguments: Sequence[str], environ: Mapping[str, str]) -> Agent
     try:
         options = parser.parse_args(list(arguments))
     except argparse.ArgumentError as error:
-        raise UsageError(str(error)) from None
+        raise bad_request(str(error)) from None
     node = options.node
     if "SSH_ORIGINAL_COMMAND" in environ:
         match = protocol.COMMAND.fullmatch(environ["SSH_ORIGINAL_COMMAND"])
         if match is None:
-            raise UsageError("this key allows only the command: gandiva-agent NODENAME")
+            raise bad_request("this key allows only the command: gandiva-agent NODENAME")
         node = match.group(1)
     if node is None or not protocol.NODE_NAME.fullmatch(node):
-        raise UsageError("name the Slurm node this agent is for: gandiva-agent NODENAME")
+        raise bad_request("name the Slurm node this agent is for: gandiva-agent NODENAME")
     run_dir, gpustat = (text.replace("%n", node) for text in (options.run_dir, options.gpustat_dir))
     return AgentSettings(node, Path(run_dir), Path(gpustat) if gpustat else None)
 
@@ -105,10 +105,6 @@ def read_lines(descriptor: int) -> Iterator[bytes | None]:
             # An unfinished last line is no request: the channel broke in the middle of it.
             if end:
                 yield line[:-1] if end is line else None
-
-
-class TooBusy(Exception):
-    """More work is waiting than MAX_WAITING."""
 
 
 class Lanes:
@@ -126,10 +122,10 @@ class Lanes:
         self._closed = False
 
     def submit(self, lane: Hashable, work: Callable[[], None]) -> None:
-        """Queue work. Raises TooBusy, without queueing it, when MAX_WAITING pieces wait already."""
+        """Queue work. Raises AgentError, without queueing it, when MAX_WAITING pieces wait already."""
         with self._condition:
             if self._closed or self._waiting >= MAX_WAITING:
-                raise TooBusy(f"{self._waiting} requests are waiting already")
+                raise bad_request(f"{self._waiting} requests are waiting already")
             self._waiting += 1
             if lane in self._lanes:
                 self._lanes[lane].append(work)
@@ -186,7 +182,7 @@ class Server:
                 if self._gone.is_set():
                     break
                 if line is None:
-                    self._refuse(None, f"a line of more than {protocol.MAX_LINE_BYTES} bytes")
+                    self._fail(None, bad_request(f"a line of more than {protocol.MAX_LINE_BYTES} bytes"))
                 elif line.strip():
                     self._accept(line)
         except (OSError, Stop) as error:
@@ -203,14 +199,15 @@ class Server:
             request = protocol.Request.model_validate_json(line)
             number = request.id
             if request.verb not in protocol.VERBS:
-                raise ValueError(f"verb: {request.verb!r} is none of {', '.join(protocol.VERBS)}")
+                raise bad_request(f"verb: {request.verb!r} is none of {', '.join(protocol.VERBS)}")
             args = protocol.VERBS[request.verb].model_validate(request.args)
             deadline = Deadline(request.deadline_seconds)  # waiting in the lane counts
             self._lanes.submit(lane_of(request.verb, args), lambda: self._carry_out(request, args, deadline))
-        except ValidationError as error:
-            self._refuse(number, describe_errors(error))
-        except (ValueError, TooBusy) as error:
-            self._refuse(number, str(error))
+        except ValueError as error:
+            said = describe_errors(error) if isinstance(error, ValidationError) else str(error)
+            self._fail(number, bad_request(said))
+        except AgentError as error:
+            self._fail(number, error)
 
     def _carry_out(self, request: protocol.Request, args: BaseModel, deadline: Deadline) -> None:
         try:
@@ -226,9 +223,6 @@ class Server:
             log.exception("%s %s: a bug; the controller hears of it", request.verb, request.args)
             message = f"{request.verb}: {type(error).__name__}: {error}"
             self._fail(request.id, AgentError(ErrorKind.INTERNAL, message), args)
-
-    def _refuse(self, number: int | None, message: str) -> None:
-        self._fail(number, AgentError(ErrorKind.BAD_REQUEST, message))
 
     def _fail(self, number: int | None, error: AgentError, args: BaseModel | None = None) -> None:
         job_id = getattr(args, "job_id", None)
@@ -280,8 +274,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point. 0: the input ended; 2: started wrongly."""
     try:
         settings = parse_command(sys.argv[1:] if arguments is None else arguments, os.environ)
-    except UsageError as error:
-        body = ErrorBody(kind=ErrorKind.BAD_REQUEST, message=str(error)[: protocol.MAX_MESSAGE_CHARS])
+    except AgentError as error:
+        body = ErrorBody(kind=error.kind, message=error.message)
         sys.stdout.buffer.write(protocol.encode(Answer(id=None, ok=False, error=body)))
         sys.stdout.flush()
         return 2

@@ -216,12 +216,12 @@ def test_the_forced_command_takes_a_node_name_and_nothing_else(original: str, al
         found = agent.parse_command(arguments, {"SSH_ORIGINAL_COMMAND": original})
         assert (found.node, str(found.run_dir)) == ("n1", "/run/gandiva/n1")
     else:
-        with pytest.raises(agent.UsageError, match="this key allows only"):
+        with pytest.raises(protocol.AgentError, match="this key allows only"):
             agent.parse_command(arguments, {"SSH_ORIGINAL_COMMAND": original})
 
 
 def test_by_hand_it_wants_a_node_name() -> None:
-    with pytest.raises(agent.UsageError, match="name the Slurm node"):
+    with pytest.raises(protocol.AgentError, match="name the Slurm node"):
         agent.parse_command([], {})
     assert agent.parse_command(["n3"], {}).node == "n3"
     assert agent.parse_command(["--gpustat-dir", "", "n3"], {}).gpustat_dir is None
