@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typing_extensions import Unpack
 
 from controller.act.residuals import require_room
 from controller.errors import NodeError
 from controller.model import Gpu, GpuId, Job, JobId, Node, Phase, Profile, Request, Size, Snapshot
-from controller.nodes.port import NodeSample
+from controller.nodes.port import Leave, NodeSample
 from controller.nodes.protocol import GpuProcess, NodePhase, Offload
 from controller.simulation.virtual_time import run_virtual
 from tests.contract.troubled import TroubledNodes
@@ -30,27 +31,13 @@ class KeepMemory(TroubledNodes):
     limits: list[int]
     """What each offload was allowed."""
 
-    async def offload(
-        self,
-        node: str,
-        job_id: JobId,
-        *,
-        residual_limit_bytes: int,
-        release_context: bool,
-        deadline_seconds: float,
-    ) -> Offload:
-        self.limits.append(residual_limit_bytes)
-        size = self.kept.get(job_id, 0)
-        if size > residual_limit_bytes:
-            text = f"{size >> 20} MiB of job {job_id} stay, allowed are {residual_limit_bytes >> 20} MiB"
+    async def offload(self, node: str, job_id: JobId, **leave: Unpack[Leave]) -> Offload:
+        size, limit_bytes = self.kept.get(job_id, 0), leave["residual_limit_bytes"]
+        self.limits.append(limit_bytes)
+        if size > limit_bytes:
+            text = f"{size >> 20} MiB of job {job_id} stay, allowed are {limit_bytes >> 20} MiB"
             raise NodeError(node, "left_on_gpu", text)
-        done = await super().offload(
-            node,
-            job_id,
-            residual_limit_bytes=residual_limit_bytes,
-            release_context=release_context,
-            deadline_seconds=deadline_seconds,
-        )
+        done = await super().offload(node, job_id, **leave)
         return replace(done, left_bytes=size, left_on=dict.fromkeys(self._block(node, job_id).gpus, size))
 
     async def observe(self, deadline_seconds: float) -> Mapping[str, NodeSample | NodeError]:
