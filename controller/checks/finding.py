@@ -7,7 +7,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 
 from controller.reports import units
 from controller.reports.text import clean, fit, width
@@ -64,7 +63,9 @@ def table(findings: Sequence[Finding], columns: int) -> Iterator[str]:
     folded = _folded(findings)
     rows = [HEADER, *((f.level.value, clean(f.where), clean(f.check)) for f in folded)]
     widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
-    starts = [" ".join(map(partial(fit, left=True), row, widths)) for row in rows]
+    starts = [
+        " ".join(fit(word, size, left=True) for word, size in zip(row, widths, strict=True)) for row in rows
+    ]
     indent = sum(widths) + 3
     room = max(_MIN_FOUND, columns - indent)
     yield f"{starts[0]} FOUND"

@@ -3,7 +3,6 @@
 
 import asyncio
 import contextlib
-import functools
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -189,13 +188,14 @@ class RemoteNodes:
         """
         asked = {asyncio.create_task(self.hello(node, deadline_seconds)): node for node in self._connections}
         found: dict[str, protocol.LeaderInfo | None] = {}
-        pending, wait = set(asked), functools.partial(asyncio.wait, timeout=soon_seconds)
+        pending, until = set(asked), asyncio.ALL_COMPLETED
+        soon: float | None = soon_seconds
         while pending and not found:
-            done, pending = await wait(pending)
+            done, pending = await asyncio.wait(pending, timeout=soon, return_when=until)
             for task in done:
                 with contextlib.suppress(NodeError):
                     found[asked[task]] = task.result().leader
-            wait = functools.partial(asyncio.wait, return_when=asyncio.FIRST_COMPLETED)
+            soon, until = None, asyncio.FIRST_COMPLETED
         for task in pending:
             task.cancel()
         return found

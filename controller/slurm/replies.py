@@ -8,7 +8,6 @@ declared; the rest is ignored.
 import contextlib
 import json
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import Annotated, Any
 
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -33,8 +32,8 @@ def _words(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-_Int = Annotated[int, BeforeValidator(partial(_number, 0))]
-_Task = Annotated[int, BeforeValidator(partial(_number, -1))]
+_Int = Annotated[int, BeforeValidator(lambda value: _number(0, value))]
+_Task = Annotated[int, BeforeValidator(lambda value: _number(-1, value))]
 _Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 
 
