@@ -27,11 +27,8 @@ def pause(node: Node, args: protocol.PauseArgs, deadline: Deadline) -> protocol.
         ranks = node.ranks(block, state, PATIENCE_SECONDS)
         if state.is_off:
             return protocol.Pause(target_step=state.stopped_step or 0, all_blocked=True, ranks=ranks.live)
-        try:
+        with returning.undone(node, block, state):
             return _pause(node, block, state, args, deadline.at_most(args.wait_seconds))
-        except AgentError:
-            returning.undo(node, block, state)
-            raise
 
 
 def _pause(
@@ -107,14 +104,11 @@ def offload(node: Node, args: protocol.OffloadArgs, deadline: Deadline) -> proto
             )
         begin = time.monotonic()
         held, limit_bytes = _held(node, state, deadline), args.residual_limit_bytes
-        try:
+        with returning.undone(node, block):
             ranks = _offload(node, block, state, deadline)
             if args.release_context:
                 state = _release_context(node, block, state, ranks, deadline)
             left_on = _verify_gone(node, state, ranks, limit_bytes)
-        except AgentError:
-            returning.undo(node, block, node.state(block))
-            raise
         alone = node.changes_gpus(ranks)
         by_driver = bool(state.checkpointed) and node.can_move(state)
         movable = not any(left_on.values()) and (alone or by_driver)
@@ -300,11 +294,8 @@ def checkpoint(node: Node, args: protocol.CheckpointArgs, deadline: Deadline) ->
         lock = deadline.at_most(args.lock_deadline_seconds)
         transparent.wait_until_runnable([process.pid], node.processes, args.job_id, lock, "checkpoint")
         state = _driver_suspend(node, block, state, process, occupancy, args.lock_deadline_seconds, deadline)
-        try:
+        with returning.undone(node, block, state):
             left_on = node.verify_gone(state, args.residual_limit_bytes)
-        except AgentError:
-            returning.undo(node, block, state)
-            raise
         movable = node.can_move(state) and not any(left_on.values())
         state = state.but(
             movable=movable, resizable=False, stopped_step=None, residual_bytes=args.residual_limit_bytes

@@ -4,7 +4,7 @@
 import contextlib
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from controller.agent import shares, transparent
 from controller.agent.control_block import CheckpointedProcess, ControlBlock, JobState
@@ -225,6 +225,16 @@ def _wait_running(
         ErrorKind.DEADLINE,
         f"rank {waiting[0].rank} of job {state.job_id} is still {waiting[0].state.value}: {why}",
     )
+
+
+@contextlib.contextmanager
+def undone(node: Node, block: ControlBlock, state: JobState | None = None) -> Iterator[None]:
+    """What raises AgentError within is undone. `state`: the job's before it; None: what is then noted."""
+    try:
+        yield
+    except AgentError:
+        undo(node, block, state or node.state(block))
+        raise
 
 
 def undo(node: Node, block: ControlBlock, state: JobState) -> None:

@@ -36,11 +36,8 @@ def save(node: Node, args: protocol.SaveArgs, deadline: Deadline) -> protocol.Sa
         if state.is_off or state.phase is not NodePhase.PAUSING:
             phase = "off its GPUs" if state.is_off else state.phase.value
             raise AgentError(ErrorKind.BAD_REQUEST, f"job {args.job_id} is {phase}: pause it first")
-        try:
+        with returning.undone(node, block, state):
             step, generation = _save_paused(node, block, state, deadline)
-        except AgentError:
-            returning.undo(node, block, state)
-            raise
         return protocol.Saved(step, generation, time.monotonic() - begin)
 
 
