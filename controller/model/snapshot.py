@@ -56,7 +56,7 @@ class Share:
 class Snapshot:
     """All that is known at one instant: a policy's deterministic input, which can be saved and replayed.
 
-    The mappings of the loop's own snapshots are views of what is known now: they hold until the next turn.
+    The mappings of the loop's own snapshots are views of what is known now: they hold until the next cycle.
     """
 
     time: float

@@ -8,7 +8,6 @@ import enum
 import hashlib
 import marshal
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
 
 from controller.model.value import value
@@ -52,13 +51,14 @@ class Problem:
     """What solving may take; then it counts as failed."""
     subject: Any = None
     """JSON that says what the variables stand for. It is handed back with the solution."""
-    identity: str = field(init=False)
-    """A digest of kind, data and subject. The same in every run."""
+    identity: str = ""
+    """Tells it from all others. Where it is not given: a digest of kind, data and subject."""
 
     def __post_init__(self) -> None:
         """Raises ValueError where data or subject are not made of JSON values."""
-        content = marshal.dumps((self.kind.value, dict(self.data), self.subject), 2)
-        object.__setattr__(self, "identity", hashlib.sha256(content).hexdigest()[:16])
+        if not self.identity:
+            content = marshal.dumps((self.kind.value, dict(self.data), self.subject), 2)
+            object.__setattr__(self, "identity", hashlib.sha256(content).hexdigest()[:16])
 
     @property
     def variables(self) -> int:

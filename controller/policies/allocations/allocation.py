@@ -91,8 +91,8 @@ class Given:
     GPUs of several nodes; its `workers` do not count."""
     previous: Fractions = field(default_factory=empty)
     """The allocation in force. Some allocations keep parts of it."""
-    stated_at: float = 0.0
-    """A problem that was not solved is another one when it is stated again."""
+    identity: str = ""
+    """Tells it from all others, and from itself when it is stated again. Empty: its content does."""
 
 
 @value(kw_only=True)

@@ -37,7 +37,8 @@ class AsProblem:
             "given": given_data.dump(given),
             "variables": len(keys) * len(given.types),
         }
-        return Asked(Problem(ProblemKind.ALLOCATION, data, self._deadline_seconds, (given.types, keys)))
+        subject, known = (given.types, keys), given.identity and f"{self._name} {given.identity}"
+        return Asked(Problem(ProblemKind.ALLOCATION, data, self._deadline_seconds, subject, known))
 
     def read(self, solution: Solution) -> FractionTable:
         """Of the problem that was stated last. Raises AllocationError."""

@@ -26,13 +26,12 @@ def dump(given: Given) -> list[Any]:
         [[entity.name, entity.weight, entity.policy] for entity in given.entities],
         dict(given.draws_on),
         [[list(jobs), dict(row)] for jobs, row in given.previous.items()],
-        given.stated_at,
     ]
 
 
 def load(raw: Any) -> Given:
     """Undo `dump`. Raises ValueError, TypeError."""
-    types, workers, prices, jobs, pairs, entities, draws_on, previous, stated_at = raw
+    types, workers, prices, jobs, pairs, entities, draws_on, previous = raw
     return Given(
         types=tuple(types),
         workers=workers,
@@ -45,5 +44,4 @@ def load(raw: Any) -> Given:
         entities=tuple(Entity(*entity) for entity in entities),
         draws_on=draws_on,
         previous={tuple(map(JobId, ids)): row for ids, row in previous},
-        stated_at=stated_at,
     )

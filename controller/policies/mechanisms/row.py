@@ -44,10 +44,10 @@ class Row:
     shape: Shape = (0,)
     in_line: bool = False
     """It is in a lane, or in a queue, under its key and shape."""
+    id: JobId = field(init=False)
 
-    @property
-    def id(self) -> JobId:
-        return self.job.id
+    def __post_init__(self) -> None:
+        self.id = self.job.id
 
     def remembered(self) -> Note:
         """What is to be remembered of it."""

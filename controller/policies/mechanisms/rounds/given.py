@@ -12,7 +12,7 @@ from controller.model import Job, Snapshot
 from controller.model.value import empty, value
 from controller.policies.allocations.allocation import AllocationJob, Entity, Given, Inside, Jobs, Pair
 from controller.policies.allocations.table import NO_FRACTIONS, FractionTable
-from controller.policies.mechanisms.rounds.kinds import is_scattered, type_of_kind
+from controller.policies.mechanisms.rounds.kinds import type_of_kind
 from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.share_tree import fractions, member_of
 
@@ -56,22 +56,32 @@ def make_given(
     terms: Terms,
     pairs: tuple[Pair, ...] = (),
     in_force: FractionTable = NO_FRACTIONS,
+    kinds: Sequence[str] = (),
+    wanted: str = "",
 ) -> Given:
     """`members`: those that want GPUs. `workers`: GPUs by type. `pairs`: of them, that may share GPUs.
-    `in_force`: the last allocation."""
+    `in_force`: the last allocation. `kinds`: of types, that some of them distinguish. `wanted`: a digest of
+    jobs and GPUs."""
     now = snapshot.time
-    rates = {id(member.rates): member.rates for member in members}  # most are alike
-    virtual = sorted({kind for known in rates.values() for kind in known if is_scattered(kind)})
     return Given(
-        types=(*workers, *virtual),
+        types=(*workers, *kinds),
         workers=workers,
         prices={gpu_type: terms.prices.get(gpu_type, 1.0) for gpu_type in workers},
-        jobs=tuple(_job(member, terms, now) for member in members),
+        jobs=tuple(
+            [
+                known  # but for how far it is, and a requeue is a new arrival
+                if not terms.history
+                and (known := member.stated) is not None
+                and known.arrival == member.job.submit_time
+                else _job(member, terms, now)
+                for member in members
+            ]
+        ),
         entities=_entities(snapshot, members, terms),
         pairs=pairs,
-        draws_on={kind: type_of_kind(kind) for kind in virtual},
+        draws_on={kind: type_of_kind(kind) for kind in kinds},
         previous=_previous(members, in_force) if terms.previous else {},
-        stated_at=now,
+        identity=wanted and f"{wanted} {now}",
     )
 
 
@@ -86,9 +96,6 @@ def _previous(members: Iterable[Member], in_force: FractionTable) -> dict[Jobs, 
 
 
 def _job(member: Member, terms: Terms, now: float) -> AllocationJob:
-    known = member.stated
-    if known is not None and not terms.history and known.arrival == member.job.submit_time:
-        return known  # a requeue is a new arrival
     job = member.job
     member.stated = AllocationJob(
         id=job.id,

@@ -70,8 +70,11 @@ class InForce:
         any more is forgotten."""
         since = self._since if self.counts(job_id) else self._equal_since
         elapsed = min(elapsed_seconds, now - since)
-        found = ((slot, owed + fraction * elapsed) for slot, fraction, owed in self._entries(job_id))
-        return {slot: seconds for slot, seconds in found if seconds or slot[1] != ALONE}
+        return {
+            slot: owed + fraction * elapsed
+            for slot, fraction, owed in self._entries(job_id)
+            if fraction or owed
+        }
 
     def _entries(self, job_id: JobId) -> Iterable[tuple[Slot, float, float]]:
         """Its slots, with their fractions and what is owed."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from controller.model import GpuId, JobId
 from controller.policies.mechanisms.rounds.in_force import ALONE, InForce
@@ -185,9 +185,10 @@ class RoundPlanner:
             found.setdefault(type_of_kind(member.hosted), set()).update(self._open_gpus(member))
         return found
 
-    def _open_gpus(self, member: Member) -> list[GpuId]:
+    def _open_gpus(self, member: Member) -> Collection[GpuId]:
         """Those of its GPUs where others may start too."""
-        return [gpu for gpu in member.job.placement.gpus if gpu.node not in self._pools.closed]
+        own, closed = member.job.placement.gpus, self._pools.closed
+        return [gpu for gpu in own if gpu.node not in closed] if closed else own
 
     def _let_settled(self, draft: Draft, now: float) -> set[JobId]:
         """Start jobs that have no choice of GPUs. Returns those that had no type in this round."""

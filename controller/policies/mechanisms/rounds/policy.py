@@ -194,12 +194,15 @@ class Rounds:
             return  # the round begins first
         found = self._pair_finder.wanted(f"{self._digest:016x}", due, lambda: self._find_pairs(snapshot))
         if self._problem.wants(self._now, found) and self._budget.allows(len(self._digests)):
-            self._adopt(self._problem.ask(snapshot, found, retry_at, lambda: self._stated(snapshot)))
+            self._adopt(self._problem.ask(snapshot, found, retry_at, lambda: self._stated(snapshot, found)))
 
-    def _stated(self, snapshot: Snapshot) -> Given:
-        pairs = self._find_pairs(snapshot)
+    def _stated(self, snapshot: Snapshot, wanted: str) -> Given:
+        pairs, counted = self._find_pairs(snapshot), self._counted()
+        kinds: set[str] = set()
+        if self._settings.placement_sensitive:
+            kinds = {kind for member in counted for kind in member.types if is_scattered(kind)}
         table = self._in_force.table
-        return make_given(snapshot, self._counted(), self._workers, self._terms, pairs, table)
+        return make_given(snapshot, counted, self._workers, self._terms, pairs, table, sorted(kinds), wanted)
 
     def _find_pairs(self, snapshot: Snapshot) -> tuple[Pair, ...]:
         return self._pair_finder.find(snapshot, self._counted(), self._speeds)
