@@ -18,7 +18,7 @@ from controller.policies.moves.move import Move
 from controller.policies.moves.pack import Pack
 from controller.policies.moves.separate import Separate
 from controller.policies.orders.order import Order
-from controller.policies.presets import PRESETS, WEIGHED, WEIGHED_BY_SERVER, gangs, pairs_jobs
+from controller.policies.presets import PRESETS, WEIGHED, WEIGHED_BY_NODE, gangs, pairs_jobs
 from controller.policies.protocol import Policy
 from controller.policies.share_weights import DividedWeights
 from controller.policies.shares import ByShares, InFactorOrder, Rule
@@ -64,7 +64,7 @@ def _rule(name: str, policy: Policy) -> Rule:
     whole policy may read both weights and ranks."""
     if isinstance(policy, Frame) and name not in WEIGHED:
         return InFactorOrder()
-    return DividedWeights(by_server=name in WEIGHED_BY_SERVER)
+    return DividedWeights(by_node=name in WEIGHED_BY_NODE)
 
 
 def priority_class(settings: PolicySettings) -> Callable[[str], int]:

@@ -94,9 +94,9 @@ def _rounds(settings: PolicySettings, moves: Moves) -> Policy:
     return Frame(Rounds(stated, settings.rounds, name=name, terms=terms, pairs=pairs), moves)
 
 
-WEIGHED_BY_SERVER = frozenset({"gandiva"})
+WEIGHED_BY_NODE = frozenset({"gandiva"})
 """Presets that read weights of jobs which compete on each node."""
-WEIGHED = WEIGHED_BY_SERVER | {"gavel-ftf", "gavel-hierarchical", "gavel-las", "isolated"}
+WEIGHED = WEIGHED_BY_NODE | {"gavel-ftf", "gavel-hierarchical", "gavel-las", "isolated"}
 """Presets that read weights."""
 PRESETS: Mapping[str, Preset] = {
     "fifo": lambda _settings, moves: gangs(Fifo(), moves, preempt=False, backfill=False),

@@ -46,8 +46,8 @@ class _Part:
 class DividedWeights:
     """The rule. A lane is a node, with the jobs that are bound to it, or the cluster."""
 
-    def __init__(self, *, by_server: bool) -> None:
-        self._by_server = by_server
+    def __init__(self, *, by_node: bool) -> None:
+        self._by_node = by_node
         self.reset(empty())
 
     def figures(self, shares: Mapping[str, Share]) -> Mapping[str, object]:
@@ -76,7 +76,7 @@ class DividedWeights:
         affected = set(changed)
         for lane in lanes:
             affected |= self._divide(lane)
-        if self._by_server:
+        if self._by_node:
             for member in members:
                 affected |= self._choose_first(member)
         return affected
@@ -97,7 +97,7 @@ class DividedWeights:
         if part is None or part.members == 1:
             return ""
         jobs = "one job" if part.jobs == 1 else f"{part.jobs} jobs"
-        where = "there" if self._by_server else "of the cluster"
+        where = "there" if self._by_node else "of the cluster"
         return f"; {job.user}'s share {where} is {part.fraction:.0%}, for {jobs}"
 
     def _part(self, job: Job) -> _Part | None:
@@ -109,7 +109,7 @@ class DividedWeights:
     # -- who is where ---------------------------------------------------------------------------------
 
     def _lanes_of(self, job: Job) -> tuple[str, ...]:
-        if self._by_server:
+        if self._by_node:
             return tuple(sorted({gpu.node for gpu in job.allocation}))
         return (_CLUSTER,) if job.allocation or job.may_start else ()
 
@@ -152,7 +152,7 @@ class DividedWeights:
             return set()
         sums = {member: math.fsum(jobs.values()) for member, jobs in weights.items()}
         due = fractions(self._shares, weights)
-        total = math.fsum(sums.values()) if self._by_server else len(weights)
+        total = math.fsum(sums.values()) if self._by_node else len(weights)
         parts = self._parts[lane] = {}
         for member, jobs in weights.items():
             each = due[member] / sums[member]

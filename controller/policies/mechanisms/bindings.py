@@ -40,11 +40,11 @@ class Bindings:
             self._relocate(job_id, before, after)
             self.touch(after)
             return {}
-        names = {gpu.node for gpu in before.allocation | after.allocation} & self.fleet.servers.keys()
+        names = {gpu.node for gpu in before.allocation | after.allocation} & self.fleet.nodes.keys()
         was = {name: self.fleet.affinity.get(name) for name in names}
         self._bind(job_id, before, after)
         for gpu in after.allocation:
-            if gpu.node in self.fleet.servers and gpu.node not in self.fleet.affinity:
+            if gpu.node in self.fleet.nodes and gpu.node not in self.fleet.affinity:
                 self.fleet.set_affinity(gpu.node, self._rows[job_id].job.request.size.wanted)
                 self.room = True  # jobs of its size can share the node from now on
         return was
@@ -113,8 +113,8 @@ class Bindings:
         return Place(names, share, exact, _memory_bytes(job))
 
     def settle_affinity(self) -> None:
-        for name in self.changed & self.fleet.servers.keys():
-            members = self.fleet.servers[name].members
+        for name in self.changed & self.fleet.nodes.keys():
+            members = self.fleet.nodes[name].members
             gangs = [(self._rows[i].job.request.size.wanted, share) for i, share in members.items()]
             if self.fleet.set_affinity(name, settled_affinity(self.fleet.affinity.get(name), gangs)):
                 self.room = True

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.model import GpuId, GpuSet, JobId, on_nodes
-from controller.policies.placement.servers import pick_ordinals
+from controller.policies.placement.fleet_node import pick_ordinals
 
 
 @dataclass(slots=True)
@@ -29,8 +29,8 @@ class Contender:
     allocation: GpuSet
     """What Slurm gave it, or will."""
     fixed: GpuSet = frozenset()
-    """The GPUs it must have; empty for a job that floats on `server`."""
-    server: str = ""
+    """The GPUs it must have; empty for a job that floats on `node`."""
+    node: str = ""
     last: GpuSet = frozenset()
     """Where a floating job is, or ran last."""
     running: bool = False
@@ -41,13 +41,13 @@ class Contender:
 class Slots:
     """The GPUs of a lane while they are given out."""
 
-    __slots__ = ("_floating", "_left", "_partly", "_servers", "_taken", "_usable")
+    __slots__ = ("_floating", "_left", "_nodes", "_partly", "_taken", "_usable")
 
     def __init__(self, usable: Mapping[str, GpuSet]) -> None:
         self._usable: set[GpuId] = set().union(*usable.values())
         self._taken: set[GpuId] = set()
         self._left = {name: len(gpus) for name, gpus in usable.items()}
-        self._servers = usable
+        self._nodes = usable
         self._floating: dict[str, list[Contender]] = {}
         self._partly: set[str] = set()
         """Nodes where a floating job may not use all of the GPUs."""
@@ -56,11 +56,11 @@ class Slots:
         """Whether this job can run besides those added so far."""
         fixed, left = member.fixed, self._left
         if not fixed:
-            if left.get(member.server, 0) < member.gpus:
+            if left.get(member.node, 0) < member.gpus:
                 return False
-            return not (
-                member.server in self._partly or _bound_to_a_part(member, self._servers)
-            ) or self._match(member.server, [*self._floating.get(member.server, ()), member], self._taken)
+            return not (member.node in self._partly or _bound_to_a_part(member, self._nodes)) or self._match(
+                member.node, [*self._floating.get(member.node, ()), member], self._taken
+            )
         if not self._taken.isdisjoint(fixed) or not self._usable.issuperset(fixed):
             return False
         if len(left) == 1:
@@ -73,22 +73,22 @@ class Slots:
             if any(left[node] < count for node, count in need.items()):
                 return False
         return not self._partly or all(
-            self._match(server, self._floating[server], self._taken | fixed) for server in self._partly
+            self._match(node, self._floating[node], self._taken | fixed) for node in self._partly
         )
 
-    def _match(self, server: str, floating: Sequence[Contender], taken: set[GpuId]) -> bool:
+    def _match(self, node: str, floating: Sequence[Contender], taken: set[GpuId]) -> bool:
         """Whether all of these find GPUs that they may use."""
         owners: dict[GpuId, Contender] = {}
-        free = self._servers[server] - taken
+        free = self._nodes[node] - taken
         return all(_give(member, free, owners) for member in floating)
 
     def add(self, member: Contender) -> None:
         left = self._left
         if not member.fixed:
-            left[member.server] = left.get(member.server, 0) - member.gpus
-            self._floating.setdefault(member.server, []).append(member)
-            if _bound_to_a_part(member, self._servers):
-                self._partly.add(member.server)
+            left[member.node] = left.get(member.node, 0) - member.gpus
+            self._floating.setdefault(member.node, []).append(member)
+            if _bound_to_a_part(member, self._nodes):
+                self._partly.add(member.node)
             return
         for gpu in member.fixed:
             if gpu in self._usable and gpu not in self._taken:
@@ -114,7 +114,7 @@ def choose(members: Iterable[Contender], usable: Mapping[str, GpuSet], *, rotate
 
 def _bound_to_a_part(member: Contender, usable: Mapping[str, GpuSet]) -> bool:
     """Whether a floating job may not use all GPUs of its node."""
-    return bool(member.allocation) and not member.allocation.issuperset(usable.get(member.server, ()))
+    return bool(member.allocation) and not member.allocation.issuperset(usable.get(member.node, ()))
 
 
 def _give(member: Contender, free: GpuSet, owners: dict[GpuId, Contender]) -> bool:
@@ -159,13 +159,13 @@ def locate(chosen: Sequence[Contender], usable: Mapping[str, GpuSet]) -> dict[Jo
         ):
             located[member.job_id] = last
             taken |= last
-    partly = {member.server for member in floating if _bound_to_a_part(member, usable)}
-    for server in partly:
-        _locate_in_parts([m for m in floating if m.server == server], usable[server], located)
+    partly = {member.node for member in floating if _bound_to_a_part(member, usable)}
+    for node in partly:
+        _locate_in_parts([m for m in floating if m.node == node], usable[node], located)
     for member in floating:
         if member.job_id not in located:
-            free = sorted(gpu.ordinal for gpu in usable.get(member.server, ()) if gpu not in taken)
-            located[member.job_id] = gpus = on_nodes((member.server,), pick_ordinals(free, member.gpus))
+            free = sorted(gpu.ordinal for gpu in usable.get(member.node, ()) if gpu not in taken)
+            located[member.job_id] = gpus = on_nodes((member.node,), pick_ordinals(free, member.gpus))
             taken |= gpus
     return located
 

@@ -82,20 +82,20 @@ class Queue:
         if self._bindings.fleet.most_free() > 0:
             return list(self._lines.values())
         found = [line for kind, line in self._lines.items() if not _is_promised(kind)]
-        eased = self._on_eased_servers()
+        eased = self._on_eased_nodes()
         return [*found, eased] if eased else found
 
-    def _on_eased_servers(self) -> list[Key]:
+    def _on_eased_nodes(self) -> list[Key]:
         """Jobs with a promise whose nodes are not over-subscribed any more."""
         fleet, eased = self._bindings.fleet, set[JobId]()
-        for server in fleet.servers.values():
-            if server.free >= 0:
-                eased.update(server.members)
+        for node in fleet.nodes.values():
+            if node.free >= 0:
+                eased.update(node.members)
         rows = [self._rows[job_id] for job_id in eased & self._rows.keys()]
         return sorted(
             _key(row.job)
             for row in rows
-            if all(fleet.servers[name].free >= 0 for name in fleet.places[row.id].nodes)
+            if all(fleet.nodes[name].free >= 0 for name in fleet.places[row.id].nodes)
         )
 
     def _place_one(self, row: Row, draft: Draft) -> bool:
@@ -139,7 +139,7 @@ class Queue:
     def _why(self, row: Row) -> Why:
         """One sentence for a job that no node takes."""
         job, fleet = row.job, self._bindings.fleet
-        nodes = ((s.node, len(s.usable), s.memory_free_bytes) for s in fleet.servers.values())
+        nodes = ((s.offer, len(s.usable), s.memory_free_bytes) for s in fleet.nodes.values())
         if never := fleet.spreads.why_nowhere(job, nodes):
             return never
         share = job.gpus // fleet.spreads.of(job)[0]

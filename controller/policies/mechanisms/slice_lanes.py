@@ -71,9 +71,9 @@ class SliceLanes(Lanes):
         not count where nothing starts."""
         if job.placement.allocation and not (job.leaving and job.promised):
             return Placement(frozenset(), job.placement.allocation) if job.leaving else job.placement
-        servers = self._bindings.fleet.servers
+        nodes = self._bindings.fleet.nodes
         names = {gpu.node for gpu in job.promised}
-        kept = all(name in servers and servers[name].node.available for name in names)
+        kept = all(name in nodes and nodes[name].offer.available for name in names)
         return Placement(frozenset(), job.promised) if kept else NOWHERE
 
     # -- who competes ---------------------------------------------------------------------------------

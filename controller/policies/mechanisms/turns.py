@@ -93,8 +93,8 @@ class Turns:
         draft.budget.more |= self.wake() <= now
 
     def _look(self, names: tuple[str, ...], draft: Draft, now: float, ranks: Ranks) -> _Lane:
-        servers = self._bindings.fleet.servers
-        usable = {name: servers[name].usable_gpus for name in names if name in servers}
+        nodes = self._bindings.fleet.nodes
+        usable = {name: nodes[name].usable_gpus for name in names if name in nodes}
         bound = [self._rows[job_id] for job_id in self._bindings.jobs_on(names)]
         rows = [row for row in bound if self._competes(row)]
         peers = [row for row in rows if row.note is not None]
@@ -159,11 +159,11 @@ def _contender(row: Row, placement: Placement) -> Contender:
     job = row.job
     running, pinned = bool(placement.gpus), row.standing is FIXED
     last = placement.gpus or job.last
-    fixed, server = placement.allocation, ""
+    fixed, node = placement.allocation, ""
     size = len(placement.gpus) or job.gpus
     if len(placement.allocation) > size:
         fixed = last
         # What cannot be suspended cannot move either: it has just the GPUs that it is on.
         if not pinned and (job.may_move or not last):
-            fixed, server = frozenset(), next(iter(placement.allocation)).node
-    return Contender(row.id, row.key, size, placement.allocation, fixed, server, last, running, pinned)
+            fixed, node = frozenset(), next(iter(placement.allocation)).node
+    return Contender(row.id, row.key, size, placement.allocation, fixed, node, last, running, pinned)

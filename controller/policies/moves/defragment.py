@@ -35,16 +35,14 @@ class Defragment:
 
     def propose(self, snapshot: Snapshot, draft: Draft) -> None:
         migrations = Migrations(snapshot, draft, self._migration)
-        servers = _Servers(snapshot, draft, self._settings.free_fraction)
-        if any(map(servers.is_nearly_free, servers.free.fitting(1))):
+        nodes = _Nodes(snapshot, draft, self._settings.free_fraction)
+        if any(map(nodes.is_nearly_free, nodes.free.fitting(1))):
             waiting = [job for job in snapshot.jobs.values() if _waits(job, draft)]
             waiting = [job for job in waiting if not migrations.cools_down(job.id)]
-            self._help(waiting, servers, snapshot, migrations)
+            self._help(waiting, nodes, snapshot, migrations)
         migrations.save()
 
-    def _help(
-        self, waiting: list[Job], servers: _Servers, snapshot: Snapshot, migrations: Migrations
-    ) -> None:
+    def _help(self, waiting: list[Job], nodes: _Nodes, snapshot: Snapshot, migrations: Migrations) -> None:
         """The first job for which it pays."""
         tried: set[tuple[object, ...]] = set()
         for job in sorted(waiting, key=lambda job: (-job.priority_class, job.submit_time, job.id)):
@@ -52,10 +50,10 @@ class Defragment:
             if shape in tried:
                 continue
             tried.add(shape)
-            if servers.takes(job):
+            if nodes.takes(job):
                 continue
-            for name in servers.nearly_free():
-                moves = servers.cleared(name, job, migrations.may_go)
+            for name in nodes.nearly_free():
+                moves = nodes.cleared(name, job, migrations.may_go)
                 moved = [snapshot.jobs[job_id] for job_id in moves]
                 if 0 < len(moved) <= migrations.left and migrations.pays(
                     _gain(job, moved, migrations), moved
@@ -73,7 +71,7 @@ def _gain(job: Job, moved: list[Job], migrations: Migrations) -> float:
     return job.gpus * min(until, migrations.remaining_seconds(job))
 
 
-class _Servers:
+class _Nodes:
     """Free GPUs by node, as the draft has them: those that no job has, or is bound to."""
 
     def __init__(self, snapshot: Snapshot, draft: Draft, free_fraction: float) -> None:

@@ -33,8 +33,8 @@ from controller.policies.moves.resizing import (
     in_place,
     kept_gpus,
     may_resize,
+    node_of,
     resize,
-    server_of,
     usable_gpus,
     waiting_jobs,
     within_reach,
@@ -105,7 +105,7 @@ class Grow:
         for job in snapshot.jobs.values():
             allowed = self._settings.in_place or not in_place(job)
             if allowed and may_resize(draft, job) and not trials.busy(job.id):
-                jobs.setdefault(server_of(job.placement.gpus), []).append(job)
+                jobs.setdefault(node_of(job.placement.gpus), []).append(job)
         idle_before, record.idle = record.idle, {}
         for name in sorted(jobs):
             gpus = draft.free(snapshot).on(name)
@@ -167,7 +167,7 @@ class _Growing:
             if rate is not None and on_trial:
                 self._trials.begin(what, {job.id: rate})
             record.grown[job.id] = (self._snapshot.time, before)
-            resize(draft, job, gpus, f"GPUs of {server_of(gpus)} are free that no job waits for")
+            resize(draft, job, gpus, f"GPUs of {node_of(gpus)} are free that no job waits for")
             draft.note(NAME, Verdict.TRIED if on_trial else Verdict.PLANNED, [job.id], score)
 
     def _all(self) -> list[tuple[Job, list[GpuId]]]:

@@ -54,7 +54,7 @@ def within_reach(job: Job, gpus: Iterable[GpuId]) -> list[GpuId]:
 
 def usable_gpus(snapshot: Snapshot, job: Job) -> GpuSet:
     """Those of its GPUs that it could start on."""
-    node = snapshot.nodes.get(server_of(job.placement.gpus))
+    node = snapshot.nodes.get(node_of(job.placement.gpus))
     return job.placement.gpus & {gpu.id for gpu in node.gpus if gpu.usable} if node else frozenset()
 
 
@@ -65,7 +65,7 @@ def kept_gpus(snapshot: Snapshot, job: Job, size: int) -> GpuSet:
     return frozenset(sorted(job.placement.gpus, key=lambda gpu: (gpu not in usable, gpu))[:size])
 
 
-def server_of(gpus: GpuSet) -> str:
+def node_of(gpus: GpuSet) -> str:
     """The one node where these are."""
     return next(iter(gpus)).node
 

@@ -36,10 +36,10 @@ class Separate:
         record = recalled(draft.remembered.get(NAME), _Record, _Record())
         trials = Trials(snapshot, draft, NAME, self._trials)
         self._judge(snapshot, draft, trials, record)
-        servers = _Servers(snapshot, draft)
-        record.follow(snapshot, servers.jobs, self._migration.cooldown_seconds)
-        beside = [job for job in servers.jobs if servers.beside(job)]
-        self._leave(snapshot, draft, beside, servers, trials, record)
+        nodes = _Nodes(snapshot, draft)
+        record.follow(snapshot, nodes.jobs, self._migration.cooldown_seconds)
+        beside = [job for job in nodes.jobs if nodes.beside(job)]
+        self._leave(snapshot, draft, beside, nodes, trials, record)
         trials.save()
         record.save(draft)
 
@@ -48,8 +48,8 @@ class Separate:
 
         def in_place(trial: Trial) -> bool:
             job = snapshot.jobs[trial.jobs[0]]
-            server = _server(draft, job)
-            return server not in ("", record.sources.get(job.id)) and not job.switching
+            name = _node_of(draft, job)
+            return name not in ("", record.sources.get(job.id)) and not job.switching
 
         for trial in trials.ripe(in_place):
             (job_id,), rates = trial.jobs, trials.rates(trial)
@@ -71,7 +71,7 @@ class Separate:
         snapshot: Snapshot,
         draft: Draft,
         beside: list[Job],
-        servers: _Servers,
+        nodes: _Nodes,
         trials: Trials,
         record: _Record,
     ) -> None:
@@ -91,19 +91,19 @@ class Separate:
                 ranked.append((gain, job))
         for _, job in sorted(ranked, key=lambda entry: (-entry[0], entry[1].id)):
             source, rate = next(iter(by_node(job.placement.gpus))), snapshot.job_rates[job.id]
-            name = servers.quieter(job) if migrations.left > 0 and source not in record.left else None
+            name = nodes.quieter(job) if migrations.left > 0 and source not in record.left else None
             if name is None:
                 continue
-            what, others = _what(snapshot, job), ",".join(map(str, servers.others(job)))
+            what, others = _what(snapshot, job), ",".join(map(str, nodes.others(job)))
             part = rate.samples_per_second / record.best[what]
             words = f"beside job {others} on {source} it does {part:.2f} times what it did before"
-            migrations.go(NAME, job.id, servers.take(name, job), words, verdict=Verdict.TRIED)
+            migrations.go(NAME, job.id, nodes.take(name, job), words, verdict=Verdict.TRIED)
             trials.begin(what, {job.id: rate.samples_per_second})
             record.left[source], record.sources[job.id] = snapshot.time, source
         migrations.save()
 
 
-def _server(draft: Draft, job: Job) -> str:
+def _node_of(draft: Draft, job: Job) -> str:
     """The one node that the job runs on, with its GPUs to itself, and stays on. Empty: there is none."""
     placement = draft.of(job.id)
     names = by_node(placement.gpus)
@@ -149,14 +149,14 @@ class _Record:
         draft.remember(NAME, entries if any(entries.values()) else None)
 
 
-class _Servers:
+class _Nodes:
     """Who uses which, and what is free, as the draft has it."""
 
     def __init__(self, snapshot: Snapshot, draft: Draft) -> None:
         self._snapshot, self._draft, self._free = snapshot, draft, draft.free(snapshot)
         self._used = Counter(gpu.node for _, gpus in self._on() for gpu in gpus)
         """GPUs of jobs that run, or are to run there, by node."""
-        self.jobs = [job for job in snapshot.jobs.values() if _server(draft, job)]
+        self.jobs = [job for job in snapshot.jobs.values() if _node_of(draft, job)]
         """Those that run on one node each, with their GPUs to themselves."""
 
     def _on(self) -> Iterator[tuple[JobId, GpuSet]]:

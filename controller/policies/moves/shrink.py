@@ -12,8 +12,8 @@ from controller.policies.moves.resizing import (
     Record,
     kept_gpus,
     may_resize,
+    node_of,
     resize,
-    server_of,
     usable_gpus,
 )
 from controller.policies.placement.draft import Draft
@@ -83,7 +83,7 @@ class Shrinking:
     def _steps(self, name: str, missing: int) -> list[_Step] | None:
         """Which jobs of this node shrink, so that so many GPUs more are free. None: not enough can."""
         jobs = [self._snapshot.jobs[job_id] for job_id in self._sizes]
-        here = [job for job in jobs if server_of(job.placement.gpus) == name]
+        here = [job for job in jobs if node_of(job.placement.gpus) == name]
         steps: list[_Step] = []
         for job in sorted(here, key=lambda job: (-self._grown_at(job.id), -job.id)):
             size = now = self._sizes[job.id]

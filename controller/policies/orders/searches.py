@@ -48,9 +48,9 @@ def by_search(trials: Iterable[Trial]) -> list[list[Trial]]:
     found: dict[Hashable, list[Trial]] = {}
     for trial in trials:
         job = trial.job
-        servers = frozenset(gpu.node for gpu in job.allocation)
+        nodes = frozenset(gpu.node for gpu in job.allocation)
         rank = (job.priority_class, job.share_rank)
-        found.setdefault((search_of(job), rank, job.request.size.wanted, servers), []).append(trial)
+        found.setdefault((search_of(job), rank, job.request.size.wanted, nodes), []).append(trial)
     return list(found.values())
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from controller.model import GpuSet, Job, JobId, natural_key, on_nodes
 from controller.policies.placement.fleet import Fleet
+from controller.policies.placement.fleet_node import FleetNode, pick_ordinals
 from controller.policies.placement.groups import common_ordinals
-from controller.policies.placement.servers import Server, pick_ordinals, takes
 
 
 class Stage(enum.Enum):
@@ -48,62 +48,62 @@ def get_nodes(job: Job, fleet: Fleet, max_jobs_per_gpu: int, *, any_size: bool =
     for share_any in (False, True) if any_size else (False,):
         for count in fleet.spreads.of(job):
             if count == 1:
-                choice = _one_server(job, fleet, max_jobs_per_gpu, share_any)
+                choice = _one_node(job, fleet, max_jobs_per_gpu, share_any)
             else:
-                choice = _several_servers(job, fleet, count, max_jobs_per_gpu, share_any)
+                choice = _several_nodes(job, fleet, count, max_jobs_per_gpu, share_any)
             if choice is not None:
                 return choice
     return None
 
 
-def _one_server(job: Job, fleet: Fleet, max_jobs_per_gpu: int, share_any: bool) -> Choice | None:
+def _one_node(job: Job, fleet: Fleet, max_jobs_per_gpu: int, share_any: bool) -> Choice | None:
     share = job.gpus
     if share_any:
-        shared: Iterable[Server] = sorted(fleet.servers.values(), key=lambda s: (s.load, s.number))
-        return _share_server(job, shared, max_jobs_per_gpu, Stage.ANY_SIZE)
-    stages: tuple[tuple[Stage, Iterable[Server]], ...] = (
+        shared: Iterable[FleetNode] = sorted(fleet.nodes.values(), key=lambda s: (s.load, s.number))
+        return _share_node(job, shared, max_jobs_per_gpu, Stage.ANY_SIZE)
+    stages: tuple[tuple[Stage, Iterable[FleetNode]], ...] = (
         (Stage.SAME_AFFINITY, fleet.shared_by(share, below=1.0)),
         (Stage.UNASSIGNED, fleet.unassigned()),
         (Stage.ANY_FREE, fleet.with_free(share)),
     )
     if fleet.most_free() >= share:
         for stage, pool in stages:
-            for server in pool:
-                if server.free >= share and takes(job, server, share):
-                    ordinals = pick_ordinals(server.free_ordinals(), share)
-                    return Choice(stage, on_nodes((server.node.name,), ordinals))
+            for node in pool:
+                if node.free >= share and node.takes(job, share):
+                    ordinals = pick_ordinals(node.free_ordinals(), share)
+                    return Choice(stage, on_nodes((node.offer.name,), ordinals))
     shared = fleet.shared_by(share, below=max_jobs_per_gpu)
-    return _share_server(job, shared, max_jobs_per_gpu, Stage.OVERSUBSCRIBE)
+    return _share_node(job, shared, max_jobs_per_gpu, Stage.OVERSUBSCRIBE)
 
 
-def _share_server(job: Job, servers: Iterable[Server], max_jobs_per_gpu: int, stage: Stage) -> Choice | None:
-    for server in servers:
-        if not _room(server, job.gpus, max_jobs_per_gpu) or not takes(job, server, job.gpus):
+def _share_node(job: Job, nodes: Iterable[FleetNode], max_jobs_per_gpu: int, stage: Stage) -> Choice | None:
+    for node in nodes:
+        if not _room(node, job.gpus, max_jobs_per_gpu) or not node.takes(job, job.gpus):
             continue
-        if server.node.unconfined:
+        if node.offer.unconfined:
             # A job that floats could use all GPUs: it shares as many as it needs.
-            ordinals = _shared_ordinals([server], job.gpus, max_jobs_per_gpu)
+            ordinals = _shared_ordinals([node], job.gpus, max_jobs_per_gpu)
             if ordinals is not None:
-                return Choice(stage, on_nodes((server.node.name,), ordinals))
+                return Choice(stage, on_nodes((node.offer.name,), ordinals))
             continue
-        bound, usable = server.bound_jobs, set(server.usable)
-        if all(bound[g.id.ordinal] < g.shards for g in server.node.gpus if g.id.ordinal in usable):
-            return Choice(stage, server.usable_gpus)
+        bound, usable = node.bound_jobs, set(node.usable)
+        if all(bound[g.id.ordinal] < g.shards for g in node.offer.gpus if g.id.ordinal in usable):
+            return Choice(stage, node.usable_gpus)
     return None
 
 
-def _several_servers(
+def _several_nodes(
     job: Job, fleet: Fleet, count: int, max_jobs_per_gpu: int, share_any: bool
 ) -> Choice | None:
     share = job.gpus // count
-    possible = [server for server in fleet.servers.values() if takes(job, server, share)]
+    possible = [node for node in fleet.nodes.values() if node.takes(job, share)]
     if share_any:
         least_loaded = sorted(possible, key=lambda s: (s.load, s.number))
-        return _share_servers(least_loaded, count, share, max_jobs_per_gpu)
-    same = [s for s in possible if fleet.affinity.get(s.node.name) == job.gpus]
+        return _share_nodes(least_loaded, count, share, max_jobs_per_gpu)
+    same = [s for s in possible if fleet.affinity.get(s.offer.name) == job.gpus]
     same.sort(key=lambda s: (s.load, s.number))
     # Small nodes first: the large ones stay whole for large gangs.
-    unassigned = [s for s in possible if s.node.name not in fleet.affinity and not s.members]
+    unassigned = [s for s in possible if s.offer.name not in fleet.affinity and not s.members]
     unassigned.sort(key=lambda s: (len(s.usable), s.number))
     tightest = sorted(possible, key=lambda s: (s.free, s.number))
     for stage, pool in (
@@ -114,62 +114,62 @@ def _several_servers(
         found = common_ordinals([s for s in pool if s.free >= share], count, share)
         if found is not None:
             group, ordinals = found
-            return Choice(stage, on_nodes([s.node.name for s in group], ordinals))
+            return Choice(stage, on_nodes([s.offer.name for s in group], ordinals))
     return _share_group(job, same, fleet, count, max_jobs_per_gpu)
 
 
 def _share_group(
-    job: Job, same: Sequence[Server], fleet: Fleet, count: int, max_jobs_per_gpu: int
+    job: Job, same: Sequence[FleetNode], fleet: Fleet, count: int, max_jobs_per_gpu: int
 ) -> Choice | None:
     """Stage 4 for a gang over several nodes: exactly the GPUs of a gang of the same shape, so that the
     two take turns as a whole."""
     share = job.gpus // count
-    servers = fleet.servers
+    nodes = fleet.nodes
     groups: dict[frozenset[str], float] = {}
     seen: set[JobId] = set()
-    for server in same:
-        for other in server.members:
+    for node in same:
+        for other in node.members:
             if other not in seen:
                 seen.add(other)
-                names = frozenset(name for name in fleet.places[other].nodes if name in servers)
+                names = frozenset(name for name in fleet.places[other].nodes if name in nodes)
                 if len(names) == count:
-                    groups[names] = max(servers[n].load for n in names)
+                    groups[names] = max(nodes[n].load for n in names)
     for names in sorted(groups, key=lambda g: (groups[g], [natural_key(n) for n in sorted(g)])):
-        members = [servers[n] for n in sorted(names, key=natural_key)]
-        if all(takes(job, s, share) for s in members):
+        members = [nodes[n] for n in sorted(names, key=natural_key)]
+        if all(s.takes(job, share) for s in members):
             ordinals = _shared_ordinals(members, share, max_jobs_per_gpu)
             if ordinals is not None:
                 return Choice(Stage.OVERSUBSCRIBE, on_nodes(names, ordinals))
     return None
 
 
-def _share_servers(
-    possible: Sequence[Server], count: int, share: int, max_jobs_per_gpu: int
+def _share_nodes(
+    possible: Sequence[FleetNode], count: int, share: int, max_jobs_per_gpu: int
 ) -> Choice | None:
     """The least loaded nodes of one GPU model that have room, whatever runs there."""
-    groups: dict[str, list[Server]] = {}
-    for server in possible:
-        if _shared_ordinals([server], share, max_jobs_per_gpu) is not None:
-            groups.setdefault(server.node.model, []).append(server)
+    groups: dict[str, list[FleetNode]] = {}
+    for node in possible:
+        if _shared_ordinals([node], share, max_jobs_per_gpu) is not None:
+            groups.setdefault(node.offer.model, []).append(node)
     for members in (group[:count] for group in groups.values() if len(group) >= count):
         ordinals = _shared_ordinals(members, share, max_jobs_per_gpu)
         if ordinals is not None:
-            return Choice(Stage.ANY_SIZE, on_nodes([s.node.name for s in members], ordinals))
+            return Choice(Stage.ANY_SIZE, on_nodes([s.offer.name for s in members], ordinals))
     return None
 
 
-def _shared_ordinals(members: Sequence[Server], share: int, max_jobs_per_gpu: int) -> list[int] | None:
+def _shared_ordinals(members: Sequence[FleetNode], share: int, max_jobs_per_gpu: int) -> list[int] | None:
     """The `share` ordinals that the fewest jobs are bound to, usable on every member."""
     common = set(members[0].usable)
-    for server in members:
-        shards = {g.id.ordinal: g.shards for g in server.node.gpus}
-        common &= {o for o in server.usable if server.bound_jobs[o] < shards[o]}
-        if not _room(server, share, max_jobs_per_gpu):
+    for node in members:
+        shards = {g.id.ordinal: g.shards for g in node.offer.gpus}
+        common &= {o for o in node.usable if node.bound_jobs[o] < shards[o]}
+        if not _room(node, share, max_jobs_per_gpu):
             return None
     if len(common) < share:
         return None
     return sorted(sorted(common, key=lambda o: (members[0].bound_jobs[o], o))[:share])
 
 
-def _room(server: Server, share: int, max_jobs_per_gpu: int) -> bool:
-    return server.allocated + share <= max_jobs_per_gpu * len(server.usable)
+def _room(node: FleetNode, share: int, max_jobs_per_gpu: int) -> bool:
+    return node.allocated + share <= max_jobs_per_gpu * len(node.usable)

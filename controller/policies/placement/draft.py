@@ -30,17 +30,12 @@ class Room(Protocol):
 class Draft:
     """Placements by job; jobs without one are nowhere. It is kept from plan to plan."""
 
-    def __init__(
-        self,
-        room: Room,
-        placements: Mapping[JobId, Placement] | None = None,
-        remembered: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._room, self._placements = room, dict(placements or {})
+    def __init__(self, room: Room) -> None:
+        self._room, self._placements = room, dict[JobId, Placement]()
         self._free: Free | None = None
         self._stale: set[JobId] = set()
         """Jobs that may have other GPUs than it says."""
-        self.begin(remembered or {})
+        self.begin({})
 
     def begin(self, remembered: Mapping[str, Any]) -> Draft:
         """A plan begins. `remembered`: what moves remember, JSON by a name of theirs."""

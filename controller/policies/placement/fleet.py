@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controller.model import GpuSet, JobId, Node, by_node
+from controller.model import GpuSet, JobId, Node, by_node, natural_key
+from controller.policies.placement.fleet_node import FleetNode
 from controller.policies.placement.groups import Spreads
-from controller.policies.placement.servers import Server, empty_servers
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,51 +33,53 @@ class Fleet:
     """The nodes, who is on them, and drawers of them in the orders of Algorithm 1's stages."""
 
     def __init__(self, nodes: Mapping[str, Node], affinity: Mapping[str, int]) -> None:
-        self.servers = empty_servers(nodes)
-        self.affinity = {name: size for name, size in affinity.items() if name in self.servers}
+        self.nodes = {
+            name: FleetNode(number, nodes[name]) for number, name in enumerate(sorted(nodes, key=natural_key))
+        }
+        self.affinity = {name: size for name, size in affinity.items() if name in self.nodes}
         """Size of the gangs each node is kept for; nodes without jobs are not in it."""
         self.places: dict[JobId, Place] = {}
         self.spreads = Spreads((node.model, len(node.gpus)) for node in nodes.values())
-        self._numbered = list(self.servers.values())
+        self._numbered = list(self.nodes.values())
         self._shared: dict[int, list[tuple[float, int]]] = {}
         self._unassigned: list[tuple[int, int]] = []
         self._free: list[tuple[int, int]] = []
         self._filed: dict[str, list[tuple[list[Any], tuple[float, int]]]] = {}
         """In which drawers each node is, under which keys."""
-        self._stale = set(self.servers)
+        self._stale = set(self.nodes)
 
     # -- who is where ---------------------------------------------------------------------------------
 
     def count_in(self, job_id: JobId, place: Place) -> None:
         """A job takes its place. Nodes that are gone are ignored."""
         self.places[job_id] = place
-        for server in self._count(place, 1):
-            server.members[job_id] = place.share
+        for node in self._count(place, 1):
+            node.members[job_id] = place.share
 
     def count_out(self, job_id: JobId) -> None:
         """It leaves its place, if it has one."""
         place = self.places.pop(job_id, None)
-        for server in self._count(place, -1) if place is not None else ():
-            del server.members[job_id]
+        for node in self._count(place, -1) if place is not None else ():
+            del node.members[job_id]
 
-    def _count(self, place: Place, jobs: int) -> list[Server]:
-        servers = [self.servers[name] for name in place.nodes if name in self.servers]
-        for server in servers:
-            name = server.node.name
-            server.count(jobs, place.share, place.exact.get(name, ()), place.memory_bytes)
+    def _count(self, place: Place, jobs: int) -> list[FleetNode]:
+        nodes = [self.nodes[name] for name in place.nodes if name in self.nodes]
+        for node in nodes:
+            name = node.offer.name
+            node.count(jobs, place.share, place.exact.get(name, ()), place.memory_bytes)
             for gpu in place.on:
                 if gpu.node == name:
-                    server.occupied[gpu.ordinal] += jobs
+                    node.occupied[gpu.ordinal] += jobs
             self._stale.add(name)
-        return servers
+        return nodes
 
     def all_free(self, gpus: GpuSet) -> bool:
         """Whether a job can be bound to exactly these, and have them at once."""
         for name, ordinals in by_node(gpus).items():
-            server = self.servers.get(name)
-            if server is None or not server.node.available or server.free < len(ordinals):
+            node = self.nodes.get(name)
+            if node is None or not node.offer.available or node.free < len(ordinals):
                 return False
-            if not {*ordinals} <= {*server.free_ordinals()} or any(server.occupied[o] for o in ordinals):
+            if not {*ordinals} <= {*node.free_ordinals()} or any(node.occupied[o] for o in ordinals):
                 return False
         return True
 
@@ -87,8 +89,8 @@ class Fleet:
         self.places[job_id] = replace(place, on=on)
         for gpus, change in ((place.on, -1), (on, 1)):
             for gpu in gpus:
-                if gpu.node in self.servers:
-                    self.servers[gpu.node].occupied[gpu.ordinal] += change
+                if gpu.node in self.nodes:
+                    self.nodes[gpu.node].occupied[gpu.ordinal] += change
 
     def set_affinity(self, name: str, size: int | None) -> bool:
         """Keep a node for gangs of this size (None: for none). Whether that is news."""
@@ -104,10 +106,10 @@ class Fleet:
     def same_offer(self, name: str, node: Node | None) -> bool:
         """Whether a node offers the GPUs it offered when the fleet was made. If so, it is taken over; its
         free memory is brought up to date."""
-        server = self.servers.get(name)
-        if server is None or node is None:
-            return server is None and node is None
-        old = server.node
+        known = self.nodes.get(name)
+        if known is None or node is None:
+            return known is None and node is None
+        old = known.offer
         if old is node:
             return True
         cards = zip(old.gpus, node.gpus, strict=False)
@@ -116,28 +118,28 @@ class Fleet:
             != (node.available, node.reason, node.cpus, node.unconfined)
             or len(old.gpus) != len(node.gpus)
             or any(a.id != b.id or a.shards != b.shards or a.model != b.model for a, b in cards)
-            or server.usable != tuple(g.id.ordinal for g in node.gpus if g.usable)
+            or known.usable != tuple(g.id.ordinal for g in node.gpus if g.usable)
         ):
             return False
-        server.node = node
-        if server.memory_free_bytes is not None and node.memory_free_bytes is not None:
-            server.memory_free_bytes += node.memory_free_bytes - (old.memory_free_bytes or 0)
+        known.offer = node
+        if known.memory_free_bytes is not None and node.memory_free_bytes is not None:
+            known.memory_free_bytes += node.memory_free_bytes - (old.memory_free_bytes or 0)
         return (old.memory_free_bytes is None) == (node.memory_free_bytes is None)
 
     # -- looking for room -----------------------------------------------------------------------------
 
-    def with_free(self, share: int) -> Iterator[Server]:
+    def with_free(self, share: int) -> Iterator[FleetNode]:
         """Nodes with so many free GPUs, the fullest first."""
         self._settle()
         for _, number in self._free[bisect_left(self._free, (share, -1)) :]:
             yield self._numbered[number]
 
-    def unassigned(self) -> Iterator[Server]:
+    def unassigned(self) -> Iterator[FleetNode]:
         """Nodes without jobs, small ones first: the large stay whole for large gangs."""
         self._settle()
         return (self._numbered[number] for _, number in self._unassigned)
 
-    def shared_by(self, size: int, below: float) -> Iterator[Server]:
+    def shared_by(self, size: int, below: float) -> Iterator[FleetNode]:
         """Nodes kept for gangs of this size with a load below this one, the least loaded first."""
         self._settle()
         for load, number in self._shared.get(size, ()):
@@ -154,21 +156,21 @@ class Fleet:
         for name in self._stale:
             for drawer, key in self._filed.get(name, ()):
                 del drawer[bisect_left(drawer, key)]
-            self._filed[name] = self._drawers_of(self.servers[name])
+            self._filed[name] = self._drawers_of(self.nodes[name])
             for drawer, key in self._filed[name]:
                 insort(drawer, key)
         self._stale.clear()
 
-    def _drawers_of(self, server: Server) -> list[tuple[list[Any], tuple[float, int]]]:
-        number, size = server.number, self.affinity.get(server.node.name)
+    def _drawers_of(self, node: FleetNode) -> list[tuple[list[Any], tuple[float, int]]]:
+        number, size = node.number, self.affinity.get(node.offer.name)
         found: list[tuple[list[Any], tuple[float, int]]] = []
-        if size is None and not server.members:
-            found.append((self._unassigned, (len(server.usable), number)))
+        if size is None and not node.members:
+            found.append((self._unassigned, (len(node.usable), number)))
         else:
             # 0: it has jobs, before its affinity is settled.
-            found.append((self._shared.setdefault(size or 0, []), (server.load, number)))
-        if server.free > 0:
-            found.append((self._free, (server.free, number)))
+            found.append((self._shared.setdefault(size or 0, []), (node.load, number)))
+        if node.free > 0:
+            found.append((self._free, (node.free, number)))
         return found
 
 

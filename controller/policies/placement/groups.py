@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from controller.model import Job, Node, Reason, Why
+from controller.policies.placement.fleet_node import FleetNode, pick_ordinals
 from controller.policies.placement.refusal import refusal
-from controller.policies.placement.servers import Server, pick_ordinals
 
 
 class Spreads:
@@ -80,8 +80,8 @@ class Spreads:
 
 
 def common_ordinals(
-    fitting: Sequence[Server], count: int, share: int
-) -> tuple[list[Server], list[int]] | None:
+    fitting: Sequence[FleetNode], count: int, share: int
+) -> tuple[list[FleetNode], list[int]] | None:
     """The first `count` of these nodes that have `share` free ordinals in common, and one GPU model, and
     these ordinals.
 
@@ -93,13 +93,13 @@ def common_ordinals(
         common = fitting[first].free_ordinals()
         if len(common) < share:
             continue
-        for server in fitting[first + 1 :]:
+        for node in fitting[first + 1 :]:
             if len(group) == count:
                 break
-            theirs = set(server.free_ordinals())
+            theirs = set(node.free_ordinals())
             both = [o for o in common if o in theirs]
-            if len(both) >= share and server.node.model == group[0].node.model:
-                group.append(server)
+            if len(both) >= share and node.offer.model == group[0].offer.model:
+                group.append(node)
                 common = both
         if len(group) == count:
             return group, pick_ordinals(common, share)

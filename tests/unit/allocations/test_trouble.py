@@ -18,7 +18,6 @@ from controller.policies.allocations.allocation import (
     Entity,
     Given,
     Pair,
-    Solve,
 )
 from controller.policies.allocations.presets import ALLOCATIONS
 from controller.policies.allocations.settings import SETTINGS
@@ -172,11 +171,6 @@ def test_a_solver_that_fails_or_lies(name: str, how: str) -> None:
     allocation = ALLOCATIONS[name](SETTINGS[name]())
     with pytest.raises(AllocationError, match=message):
         allocation.allocate(TWO, lambda kind, data: spoil(find(kind, data)[1]))
-
-
-def answering(found: Found) -> Solve:
-    """A solver that answers this, whatever it is asked."""
-    return lambda _kind, _data: found
 
 
 class NoCones:

@@ -185,7 +185,7 @@ def waits(**changes: Any) -> list[Job]:
     return [first, replace(suspended(make_job(2, 1, 1e6, may_migrate=True), here), **changes)]
 
 
-def two_servers(make: Callable[[], Policy], jobs: list[Job]) -> Ideal:
+def two_nodes(make: Callable[[], Policy], jobs: list[Job]) -> Ideal:
     c = Ideal(make, [make_node("s0", 1), make_node("s1", 2)], [], bound=True)
     c.add(*jobs)
     return c
@@ -194,7 +194,7 @@ def two_servers(make: Callable[[], Policy], jobs: list[Job]) -> Ideal:
 @pytest.mark.parametrize("name", ["gandiva", "tiresias-las", "fifo-skip", "gavel-las"])
 def test_a_job_that_a_higher_class_keeps_off_its_gpu_goes(name: str) -> None:
     """It would have no turn there. The other one stays where it is."""
-    c = two_servers(policy(name), waits())
+    c = two_nodes(policy(name), waits())
     plan = c.step()
     assert plan.moved == (Moved("balance", Verdict.PLANNED, JobId(2)),)
     assert plan.targets[JobId(2)].keep is StateAt.STORE
@@ -215,7 +215,7 @@ def test_a_job_that_a_higher_class_keeps_off_its_gpu_goes(name: str) -> None:
 )
 def test_a_waiting_job_stays(settings: dict[str, float], changes: dict[str, Any]) -> None:
     """It costs too much, or the job may not go."""
-    c = two_servers(policy("tiresias-las", **settings), waits(**changes))
+    c = two_nodes(policy("tiresias-las", **settings), waits(**changes))
     assert not c.step().moved
     assert c.running() == {1}
 
@@ -227,7 +227,7 @@ def test_a_waiting_job_stays_on_its_type() -> None:
 
 
 def test_the_promise_is_kept_while_it_is_on_its_way() -> None:
-    c = two_servers(policy("gandiva"), waits())
+    c = two_nodes(policy("gandiva"), waits())
     c.migration_seconds = 30.0
     c.step()
     assert c.jobs[JobId(2)].promised == gpu_set("s1:0") and not c.jobs[JobId(2)].placement.allocation
@@ -241,7 +241,7 @@ def test_the_promise_is_kept_while_it_is_on_its_way() -> None:
 
 
 def test_it_goes_once_in_a_cooldown() -> None:
-    c = two_servers(policy("gandiva"), waits())
+    c = two_nodes(policy("gandiva"), waits())
     c.step()
     c.now = 60.0
     c.add(running(make_job(4, 1, 1e6, priority_class=1, submit=60.0), gpu_set("s1:1")))
@@ -267,7 +267,7 @@ def test_the_higher_class_goes_first_then_the_larger_gang() -> None:
     assert [int(moved.job_id) for moved in c.step().moved] == [4]
 
 
-def test_a_gang_over_several_servers_stays() -> None:
+def test_a_gang_over_several_nodes_stays() -> None:
     """Its user may have asked for them."""
     here = gpu_set("s0:0", "s1:0")
     c = Ideal(

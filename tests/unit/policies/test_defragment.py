@@ -126,7 +126,7 @@ def test_no_more_migrate_than_may_at_once() -> None:
         assert (where(c)[1] != "s0") is (where(c)[2] != "s0") is goes
 
 
-def test_nothing_migrates_while_a_server_takes_the_job() -> None:
+def test_nothing_migrates_while_a_node_takes_the_job() -> None:
     jobs = placed({"s0": [1], "s1": [2, 1]})
     c = ideal(policy("fifo-skip"), jobs)
     c.step()

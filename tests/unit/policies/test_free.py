@@ -82,7 +82,8 @@ def test_what_a_draft_frees_is_free_at_the_next_look_and_what_it_gives_at_once()
     nodes = {name: make_node(name, 2, shards=1) for name in ("n1", "n2", "n3")}
     bound = suspended(make_job(2, 1), gpu_set("n3:0"))
     snapshot = Snapshot(time=0.0, nodes=nodes, jobs={bound.id: bound})
-    draft = Draft(Nothing(), {JobId(1): Placement(here, here)})
+    draft = Draft(Nothing())
+    draft.hold(JobId(1), Placement(here, here))
 
     def free() -> list[int]:
         return [index.count_on(name) for name in nodes]

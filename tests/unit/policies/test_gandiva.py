@@ -179,7 +179,7 @@ def test_a_slice_begins_when_the_switch_is_over() -> None:
     assert c.step().wake_at == 135.0
 
 
-def test_gang_over_two_servers_shares_as_a_whole() -> None:
+def test_gang_over_two_nodes_shares_as_a_whole() -> None:
     c = gandiva(4, 4, jobs=[job(1, 8, nodes=2), job(2, 8, nodes=2)])
     assert c.slices(4) == [{1}, {2}, {1}, {2}]
 
@@ -209,7 +209,7 @@ def test_a_departure_lets_a_waiting_job_start_elsewhere() -> None:
     assert c.jobs[JobId(3)].placement.allocation == gpu_set("s1:0")
 
 
-def test_full_servers_queue_and_the_depth_is_respected() -> None:
+def test_full_nodes_queue_and_the_depth_is_respected() -> None:
     c = gandiva(1, max_jobs_per_gpu=2, jobs=[job(1), job(2), job(3)])
     c.step()
     assert reason_of(c.reasons[JobId(3)]) is Reason.WAITS_FOR_GPUS
@@ -339,7 +339,7 @@ def test_a_floating_job_stays_within_its_binding_when_an_ordinary_job_ends_besid
     assert all(6 in jobs for jobs in c.slices(5)), "the GPU that became free is for jobs that can have it"
 
 
-def test_jobs_that_may_use_different_parts_of_a_server_use_all_of_it() -> None:
+def test_jobs_that_may_use_different_parts_of_a_node_use_all_of_it() -> None:
     c = gandiva(4)
     take_for_ordinary(c, 0, 1)
     c.add(*(job(n) for n in (1, 2, 3)))
@@ -416,7 +416,7 @@ def test_gangs_do_not_wait_for_ever_beside_an_idle_node() -> None:
     assert had == pytest.approx({1: 10, 3: 10, 4: 10, 5: 10}, abs=1.01)
 
 
-def test_a_job_that_waited_long_shares_a_server_of_another_size() -> None:
+def test_a_job_that_waited_long_shares_a_node_of_another_size() -> None:
     c = gandiva(2, max_jobs_per_gpu=4, jobs=[job(1), job(2), job(3, 2, submit=1.0)])
     c.run(until=1 + SLICE * 4)
     assert c.running() == {1, 2}
@@ -425,7 +425,7 @@ def test_a_job_that_waited_long_shares_a_server_of_another_size() -> None:
     assert c.jobs[JobId(1)].placement.allocation == gpu_set("s0:0"), "those that were there stay as they are"
 
 
-def test_it_shares_no_server_that_is_full() -> None:
+def test_it_shares_no_node_that_is_full() -> None:
     c = gandiva(2, max_jobs_per_gpu=1, jobs=[job(1), job(2), job(3, 2, submit=1.0)])
     c.run(until=20 * SLICE)
     assert c.running() == {1, 2}

@@ -47,8 +47,8 @@ def adaptive(number: int, gpus: int = 1, most: int = 4, **changes: Any) -> Job:
     return replace(job, request=replace(job.request, size=Size(gpus, gpus, most)), may_resize=True)
 
 
-def ideal(name: str, *jobs: Job, servers: int = 1, **settings: Any) -> Ideal:
-    c = Ideal(policy(name, **settings), [make_node(f"s{i}", 4) for i in range(servers)], [], bound=False)
+def ideal(name: str, *jobs: Job, nodes: int = 1, **settings: Any) -> Ideal:
+    c = Ideal(policy(name, **settings), [make_node(f"s{i}", 4) for i in range(nodes)], [], bound=False)
     c.add(*jobs)
     return c
 
@@ -170,12 +170,12 @@ def test_where_others_came_meanwhile_it_starts_as_it_was_asked_for() -> None:
 
 
 @EVERY
-def test_on_its_way_it_is_as_asked_for_where_its_server_is_lost(name: str) -> None:
-    c = ideal(name, adaptive(1), servers=2)
+def test_on_its_way_it_is_as_asked_for_where_its_node_is_lost(name: str) -> None:
+    c = ideal(name, adaptive(1), nodes=2)
     c.migration_seconds = 30.0
     pass_time(c, IDLE_SECONDS)
-    server = next(iter(c.jobs[JobId(1)].promised)).node
-    c.change_node(replace(c.nodes[server], available=False, reason="drained"))
+    node = next(iter(c.jobs[JobId(1)].promised)).node
+    c.change_node(replace(c.nodes[node], available=False, reason="drained"))
     c.now += 30
     pass_time(c, 0)
     assert sizes(c) == {1: 1}
@@ -189,12 +189,12 @@ def test_only_adaptive_jobs_grow(changes: dict[str, Any]) -> None:
     assert sizes(c) == {1: 1}
 
 
-def test_the_most_that_it_can_use_and_all_of_one_server() -> None:
+def test_the_most_that_it_can_use_and_all_of_one_node() -> None:
     """No power of two of GPUs fits beside a job that keeps one; a job that takes two takes no four."""
-    c = ideal("fifo", adaptive(1, most=2), servers=2)
+    c = ideal("fifo", adaptive(1, most=2), nodes=2)
     pass_time(c, IDLE_SECONDS)
     assert sizes(c) == {1: 2}
-    c = ideal("fifo", adaptive(1, most=16), make_job(2, 4, 1e6, nodes=1), servers=3)
+    c = ideal("fifo", adaptive(1, most=16), make_job(2, 4, 1e6, nodes=1), nodes=3)
     pass_time(c, IDLE_SECONDS)
     assert sizes(c) == {1: 4, 2: 4}
     assert len({gpu.node for gpu in c.jobs[JobId(1)].placement.gpus}) == 1
@@ -380,7 +380,7 @@ def test_a_trial_ends_where_its_job_shrinks_for_another() -> None:
 
 
 def test_nothing_shrinks_where_that_helps_no_job() -> None:
-    c = ideal("fifo-skip", adaptive(1), servers=1)
+    c = ideal("fifo-skip", adaptive(1), nodes=1)
     pass_time(c, IDLE_SECONDS)
     c.add(make_job(2, 4, 1e6, submit=c.now, nodes=1))
     pass_time(c, 0)
@@ -395,7 +395,7 @@ def test_it_does_not_follow_allocations() -> None:
         policy("gavel-las")()
 
 
-def test_a_server_is_kept_for_what_its_jobs_asked_for() -> None:
+def test_a_node_is_kept_for_what_its_jobs_asked_for() -> None:
     """Jobs of that size come to it, however large one of them is just now."""
     c = ideal("gandiva", adaptive(1))
     pass_time(c, IDLE_SECONDS + 60)
@@ -414,9 +414,9 @@ def floating(number: int, gpus: int = 1, most: int = 4, **changes: Any) -> Job:
     return replace(adaptive(number, gpus, most, **changes), may_resize=False, may_resize_here=True)
 
 
-def in_place(name: str, *jobs: Job, servers: int = 1, **settings: Any) -> Ideal:
+def in_place(name: str, *jobs: Job, nodes: int = 1, **settings: Any) -> Ideal:
     settings = {"in_place": True, **settings}
-    c = Ideal(policy(name, **settings), [make_node(f"s{i}", 4) for i in range(servers)], [], bound=True)
+    c = Ideal(policy(name, **settings), [make_node(f"s{i}", 4) for i in range(nodes)], [], bound=True)
     c.add(*jobs)
     return c
 
@@ -453,7 +453,7 @@ def test_it_grows_only_within_its_allocation(name: str) -> None:
     """The other GPUs of its node were not usable when it started."""
     node = make_node("s0", 4)
     gpus = tuple(replace(gpu, healthy=i < 2) for i, gpu in enumerate(node.gpus))
-    c = in_place(name, floating(1), servers=0)
+    c = in_place(name, floating(1), nodes=0)
     c.change_node(replace(node, gpus=gpus))
     pass_time(c, IDLE_SECONDS)
     assert sizes(c) == {1: 2}
@@ -464,7 +464,7 @@ def test_it_grows_only_within_its_allocation(name: str) -> None:
 
 @EVERY
 def test_where_it_cannot_be_kept_to_its_gpus_it_is_bound_to_no_others(name: str) -> None:
-    c = in_place(name, floating(1), servers=0)
+    c = in_place(name, floating(1), nodes=0)
     c.change_node(make_node("s0", 4, unconfined="the kernel has no device control groups"))
     pass_time(c, IDLE_SECONDS)
     assert c.jobs[JobId(1)].placement.allocation == gpu_set("s0:0")
@@ -472,7 +472,7 @@ def test_where_it_cannot_be_kept_to_its_gpus_it_is_bound_to_no_others(name: str)
 
 @pytest.mark.parametrize(("shards", "among"), [(1, {0, 1, 2}), (2, {0, 1, 2, 3})])
 def test_it_is_bound_to_no_gpu_that_has_no_shard_left(shards: int, among: set[int]) -> None:
-    c = in_place("fifo", running(make_job(1, 1, 1e6), gpu_set("s0:3")), floating(2), servers=0)
+    c = in_place("fifo", running(make_job(1, 1, 1e6), gpu_set("s0:3")), floating(2), nodes=0)
     c.change_node(make_node("s0", 4, shards=shards))
     pass_time(c, 0)
     assert {gpu.ordinal for gpu in c.jobs[JobId(2)].placement.allocation} == among

@@ -171,7 +171,7 @@ def test_it_does_not_go_to_another_type() -> None:
     assert where(c, 1) == ["s4"]
 
 
-def test_a_gang_of_eight_goes_to_two_servers_under_one_switch() -> None:
+def test_a_gang_of_eight_goes_to_two_nodes_under_one_switch() -> None:
     def node(number: int) -> Node:
         return make_node(f"s{number}", 4, switch="ab"[number % 2])
 

@@ -31,7 +31,8 @@ def guard(
     snapshot = Snapshot(time=NOW, nodes=nodes, jobs={job.id: job}, usage=usage, costs=costs or {})
     lanes = GangLanes(Consolidation())
     lanes.reset(snapshot, {}, {})
-    draft = Draft(lanes, {job.id: job.placement}, {NAME: remembered})
+    draft = Draft(lanes).begin({NAME: remembered})
+    draft.hold(job.id, job.placement)
     return Migrations(snapshot, draft, MigrationSettings(**settings)), draft, snapshot
 
 

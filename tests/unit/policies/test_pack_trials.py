@@ -296,7 +296,7 @@ class Nothing:
 def test_jobs_of_a_trial_are_busy_for_all_moves() -> None:
     jobs = {JobId(n): running(make_job(n), gpu_set(f"n1:{n}")) for n in (1, 2, 3)}
     snapshot = Snapshot(time=5.0, nodes={}, jobs=jobs)
-    draft = Draft(Nothing(), {})
+    draft = Draft(Nothing())
     long = TrialSettings(trial_seconds=60.0, cooldown_seconds=60.0)
     one = Trials(snapshot, draft, "one", long)
     one.begin("this", {JobId(1): 1.0, JobId(2): 1.0})
@@ -318,7 +318,7 @@ def test_of_a_memory_in_which_a_job_is_on_two_trials_nothing_is_kept(doubled: li
     """One of them would never end. `doubled`: the jobs of the second."""
     jobs = {JobId(n): running(make_job(n), gpu_set(f"n1:{n}")) for n in (1, 2, 3)}
     rows = [["one", "what", ids, [1.0, 1.0], 5.0, 0.0, False] for ids in ([1, 2], doubled)]
-    snapshot, draft = Snapshot(time=5.0, nodes={}, jobs=jobs), Draft(Nothing(), {})
+    snapshot, draft = Snapshot(time=5.0, nodes={}, jobs=jobs), Draft(Nothing())
     draft.remember("trials", {"open": rows, "judged": {"one that": [1.5, 5.0]}})
     settings = TrialSettings(trial_seconds=60.0, cooldown_seconds=60.0)
     trials = Trials(snapshot, draft, "one", settings)

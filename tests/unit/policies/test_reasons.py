@@ -161,7 +161,7 @@ def test_slices() -> None:
     assert reason(c, 2) is Reason.PREEMPTED
 
 
-def test_jobs_that_no_server_takes() -> None:
+def test_jobs_that_no_node_takes() -> None:
     jobs = [make_job(n, nodes=1) for n in (1, 2)]
     c = Ideal(preset("gandiva", max_jobs_per_gpu=1), [make_node("n1", 2)], jobs, bound=True)
     c.step()

@@ -227,12 +227,12 @@ SPEEDS = {"bound": (40.0, 20.0, 10.0), "fed": (12.1, 11.8, 11.1)}
 def steps_of(throughputs: str) -> dict[str, float]:
     """What four jobs of each model do in 300 rounds on two GPUs of each type, when those that wait for data
     were there first: by model, the steps of the one that did the fewest."""
-    servers = [make_node(f"n{i}", 2, model=name) for i, name in enumerate(TYPES)]
+    nodes = [make_node(f"n{i}", 2, model=name) for i, name in enumerate(TYPES)]
     jobs = [make_job(n, model="fed") for n in range(1, 5)]
     jobs += [make_job(n, model="bound", submit=1000.0) for n in range(5, 9)]
     jobs = [replace(job, may_migrate=True, starts_anywhere=True) for job in jobs]
     policy = preset("gavel-las", throughputs=throughputs)
-    ideal = Ideal(policy, servers, jobs, bound=True, check=False)
+    ideal = Ideal(policy, nodes, jobs, bound=True, check=False)
     ideal.rates = {
         model: {Configuration(t, 1): Rate(r) for t, r in zip(TYPES, speeds, strict=True)}
         for model, speeds in SPEEDS.items()

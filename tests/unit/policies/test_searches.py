@@ -17,7 +17,7 @@ from tests.unit.policies.presets import preset
 SLICE = 60.0
 
 
-def server(gpus: int, jobs: Iterable[Job]) -> Ideal:
+def node_with(gpus: int, jobs: Iterable[Job]) -> Ideal:
     """One node; each plan is compared with one made from nothing."""
     make = preset("gandiva", slice_seconds=SLICE, max_jobs_per_gpu=16)
     return Ideal(make, [make_node("s0", gpus)], jobs, bound=True)
@@ -47,10 +47,10 @@ def turns(c: Ideal, slices: int) -> Counter[int]:
 
 def test_jobs_of_a_search_take_turns_as_any_others() -> None:
     plain = turns(
-        server(4, [replace(trial(n), request=make_job(n, nodes=1).request) for n in range(1, 7)]), 12
+        node_with(4, [replace(trial(n), request=make_job(n, nodes=1).request) for n in range(1, 7)]), 12
     )
     assert (
-        turns(server(4, [trial(n) for n in range(1, 7)]), 12)
+        turns(node_with(4, [trial(n) for n in range(1, 7)]), 12)
         == plain
         == Counter(dict.fromkeys(range(1, 7), 8))
     )
@@ -58,21 +58,21 @@ def test_jobs_of_a_search_take_turns_as_any_others() -> None:
 
 def test_exclusive_jobs_are_not_sliced_and_the_others_share_what_is_left() -> None:
     jobs = [trial(n, Search("lr", exclusive=n >= 5)) for n in range(1, 7)]
-    c = server(4, jobs)
+    c = node_with(4, jobs)
     c.slices(1)
     assert turns(c, 12) == {5: 12, 6: 12, 1: 6, 2: 6, 3: 6, 4: 6}
 
 
 def test_priorities_divide_the_turns_of_the_search() -> None:
     jobs = [trial(1, Search("lr", priority=3)), trial(2), trial(3)]
-    assert turns(server(1, jobs), 50) == {1: 30, 2: 10, 3: 10}
+    assert turns(node_with(1, jobs), 50) == {1: 30, 2: 10, 3: 10}
 
 
 @pytest.mark.parametrize("exclusive", [0, 1, 2, 6])
 def test_what_a_user_says_of_a_search_takes_no_turn_from_others(exclusive: int) -> None:
     jobs = [trial(n, Search("lr", 9 if n == 6 else 1, n <= exclusive)) for n in range(1, 7)]
     jobs += [other(7), other(8)]
-    had = turns(server(4, jobs), 80)
+    had = turns(node_with(4, jobs), 80)
     assert abs(had[7] - 40) <= 1 and abs(had[8] - 40) <= 1
     if exclusive <= 2:
         assert all(had[number] >= 79 for number in range(1, exclusive + 1))
@@ -80,7 +80,7 @@ def test_what_a_user_says_of_a_search_takes_no_turn_from_others(exclusive: int) 
 
 def test_more_exclusive_jobs_than_the_search_has_turns_share_these() -> None:
     jobs = [trial(n, Search("lr", exclusive=n <= 2)) for n in range(1, 4)] + [other(n) for n in (4, 5, 6)]
-    had = turns(server(2, jobs), 60)
+    had = turns(node_with(2, jobs), 60)
     assert abs(had[1] + had[2] - 60) <= 1 and abs(had[1] - had[2]) <= 2
     assert had[3] <= 1
     assert all(abs(had[n] - 20) <= 1 for n in (4, 5, 6))
@@ -89,14 +89,14 @@ def test_more_exclusive_jobs_than_the_search_has_turns_share_these() -> None:
 def test_weights_of_a_search_count_against_others_as_they_do_without_it() -> None:
     heavy = [trial(n, Search("lr", exclusive=n == 1)) for n in (1, 2)]
     heavy = [replace(job, request=replace(job.request, weight=2.0)) for job in heavy]
-    had = turns(server(1, [*heavy, other(3)]), 50)
+    had = turns(node_with(1, [*heavy, other(3)]), 50)
     assert abs(had[3] - 10) <= 1
     assert abs(had[1] - 40) <= 1
 
 
 def test_an_exclusive_job_that_ends_leaves_no_debt_to_others() -> None:
     jobs = [trial(n, Search("lr", exclusive=n == 1)) for n in range(1, 4)] + [other(4)]
-    c = server(1, jobs)
+    c = node_with(1, jobs)
     first = turns(c, 40)
     assert abs(first[1] - 30) <= 1 and abs(first[4] - 10) <= 1
     c.remove(1)
@@ -106,7 +106,7 @@ def test_an_exclusive_job_that_ends_leaves_no_debt_to_others() -> None:
 
 
 def test_changing_what_is_said_again_and_again_gains_nothing() -> None:
-    c = server(1, [trial(1), trial(2), trial(3), other(4)])
+    c = node_with(1, [trial(1), trial(2), trial(3), other(4)])
     had = turns(c, 1)
     for round_ in range(40):
         for number in (1, 2, 3):
@@ -118,7 +118,7 @@ def test_changing_what_is_said_again_and_again_gains_nothing() -> None:
 
 
 def test_a_job_that_is_exclusive_no_more_goes_on_level_with_the_others() -> None:
-    c = server(1, [trial(1, Search("lr", exclusive=True)), trial(2), trial(3)])
+    c = node_with(1, [trial(1, Search("lr", exclusive=True)), trial(2), trial(3)])
     assert turns(c, 30) == {1: 30}
     set_search(c, 1, exclusive=False)
     had = turns(c, 30)
@@ -126,7 +126,7 @@ def test_a_job_that_is_exclusive_no_more_goes_on_level_with_the_others() -> None
 
 
 def test_a_job_that_joins_a_search_starts_level_with_the_others() -> None:
-    c = server(1, [trial(1), trial(2)])
+    c = node_with(1, [trial(1), trial(2)])
     c.slices(20)
     c.add(trial(3, submit_time=c.now))
     had = turns(c, 30)
@@ -139,21 +139,21 @@ def test_a_job_that_joins_a_search_starts_level_with_the_others() -> None:
 )
 def test_searches_of_other_users_accounts_and_names_are_other_searches(changes: dict[str, Any]) -> None:
     jobs = [trial(1, Search("lr", exclusive=True)), trial(2), replace(trial(3), **changes)]
-    had = turns(server(1, jobs), 30)
+    had = turns(node_with(1, jobs), 30)
     assert abs(had[3] - 10) <= 1
     assert abs(had[1] - 20) <= 1
 
 
 def test_a_search_does_not_reach_over_priority_classes() -> None:
     jobs = [trial(1, Search("lr", exclusive=True)), trial(2, priority_class=1), other(3)]
-    assert turns(server(1, jobs), 10) == {2: 10}
-    had = turns(server(2, jobs), 40)
+    assert turns(node_with(1, jobs), 10) == {2: 10}
+    had = turns(node_with(2, jobs), 40)
     assert had[2] == 40, "first in its class"
     assert abs(had[1] - 20) <= 1 and abs(had[3] - 20) <= 1, "what it had there counts there only"
 
 
 def test_a_restarted_controller_goes_on_with_the_same_accounts() -> None:
-    c = server(1, [trial(1, Search("lr", priority=3)), trial(2), trial(3), other(4)])
+    c = node_with(1, [trial(1, Search("lr", priority=3)), trial(2), trial(3), other(4)])
     had = turns(c, 21)
     c.restart()
     had += turns(c, 39)
@@ -162,7 +162,7 @@ def test_a_restarted_controller_goes_on_with_the_same_accounts() -> None:
 
 
 def test_the_reason_says_what_counts() -> None:
-    c = server(1, [trial(1, Search("lr", exclusive=True)), trial(2, Search("lr", priority=0.5))])
+    c = node_with(1, [trial(1, Search("lr", exclusive=True)), trial(2, Search("lr", priority=0.5))])
     c.slices(3)
     set_search(c, 1, exclusive=False)
     set_search(c, 2, exclusive=True)

@@ -42,8 +42,8 @@ def second_slows_first(c: Ideal, one: Job) -> float:
     return 10.0 * (SLOWED if disturbed else 1.0)
 
 
-def ideal(make: Callable[[], Policy], servers: int, speed: Speed) -> Ideal:
-    c = Ideal(make, [make_node(f"s{i}", 4) for i in range(servers)], [])
+def ideal(make: Callable[[], Policy], nodes: int, speed: Speed) -> Ideal:
+    c = Ideal(make, [make_node(f"s{i}", 4) for i in range(nodes)], [])
     c.costs, c.speed = dict(CHEAP), lambda one, _sharing: speed(c, one)
     return c
 
@@ -244,7 +244,7 @@ def test_it_stays_on_its_type() -> None:
     assert not look(c, 30.0)
 
 
-def test_one_job_leaves_a_server_at_a_time() -> None:
+def test_one_job_leaves_a_node_at_a_time() -> None:
     """Each slows the other; the one that stays is as fast as before then."""
 
     def slowed(c: Ideal, one: Job) -> float:

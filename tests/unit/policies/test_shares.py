@@ -106,7 +106,7 @@ def test_jobs_of_one_user_alone_share_as_without_shares() -> None:
     assert one == other
 
 
-def test_a_full_server_takes_the_first_job_of_another_user() -> None:
+def test_a_full_node_takes_the_first_job_of_another_user() -> None:
     """With the default of four jobs for each GPU eight of the twelve jobs wait in the queue."""
     many, one = jobs_of("alice", 12, 1), make_job(100, 1, 600.0, user="bob", submit=30.0)
     second = make_job(101, 1, 600.0, user="bob", submit=30.0)
@@ -157,7 +157,7 @@ def test_new_shares_count_from_the_next_plan_on() -> None:
 
 
 def test_in_the_cluster_a_job_that_comes_changes_the_weights_of_its_user_only() -> None:
-    rule = DividedWeights(by_server=False)
+    rule = DividedWeights(by_node=False)
     rule.reset({})
     jobs = {job.id: job for job in [*jobs_of("alice", 3, 1), *jobs_of("bob", 1, 10)]}
     assert rule.follow(set(jobs), jobs) == set(jobs)
@@ -177,7 +177,7 @@ def test_new_usage_alone_changes_no_weight() -> None:
             changed.append(snapshot.changed.jobs)
             return Plan({})
 
-    policy = ByShares(Seen(), DividedWeights(by_server=False))
+    policy = ByShares(Seen(), DividedWeights(by_node=False))
     jobs = {job.id: job for job in jobs_of("alice", 3, 1, account="vision")}
     first = Snapshot(time=0.0, nodes={}, jobs=jobs, shares=SITE, changed=ALL_CHANGED)
     policy.plan(first, Memory())
@@ -241,7 +241,7 @@ def test_the_reason_names_the_factor() -> None:
 # -- gangs over nodes --------------------------------------------------------------------------------
 
 
-def test_a_gang_over_two_servers_has_the_lesser_of_its_parts() -> None:
+def test_a_gang_over_two_nodes_has_the_lesser_of_its_parts() -> None:
     """alice is alone on n1, and has half of n2, where bob has three jobs."""
     gang = make_job(1, 2, 1e6, user="alice", nodes=2)
     others = jobs_of("bob", 3, 2, 1e6, required_nodes=frozenset({"n2"}), submit=1.0)

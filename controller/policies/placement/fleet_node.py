@@ -6,34 +6,46 @@ together, load is M/N, and a GPU is free while M < N.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from controller.model import GpuSet, Job, JobId, Node, natural_key
+from controller.model import Job, JobId, Node
 from controller.policies.placement.refusal import refusal
 
 
-@dataclass(slots=True)
-class Server:
+class FleetNode:
     """One node while a plan is being made."""
 
-    node: Node
-    usable: tuple[int, ...]
-    """Ordinals of the GPUs that Gandiva jobs may use."""
-    number: int = 0
-    """Its place in the natural order of names."""
-    usable_gpus: GpuSet = frozenset()
-    allocated: int = 0
-    """M: GPUs of all gangs assigned here, running or not."""
-    fixed: Counter[int] = field(default_factory=Counter)
-    """How many jobs are bound to exactly this ordinal."""
-    occupied: Counter[int] = field(default_factory=Counter)
-    """How many floating jobs are on each ordinal just now."""
-    bound_jobs: Counter[int] = field(default_factory=Counter)
-    """How many jobs hold a shard of each ordinal."""
-    members: dict[JobId, int] = field(default_factory=dict)
-    """GPUs of this node that each assigned job takes."""
-    memory_free_bytes: int | None = None
+    __slots__ = (
+        "allocated",
+        "bound_jobs",
+        "fixed",
+        "members",
+        "memory_free_bytes",
+        "number",
+        "occupied",
+        "offer",
+        "usable",
+        "usable_gpus",
+    )
+
+    def __init__(self, number: int, offer: Node) -> None:
+        """`number`: its place in the natural order of names. `offer`: as it was observed."""
+        self.number, self.offer = number, offer
+        self.usable_gpus = frozenset(gpu.id for gpu in offer.gpus if gpu.usable)
+        """Those that Gandiva jobs may use."""
+        self.usable = tuple(gpu.id.ordinal for gpu in offer.gpus if gpu.usable)
+        """Their ordinals."""
+        self.allocated = 0
+        """M: GPUs of all gangs assigned here, running or not."""
+        self.fixed = Counter[int]()
+        """How many jobs are bound to exactly this ordinal."""
+        self.occupied = Counter[int]()
+        """How many floating jobs are on each ordinal just now."""
+        self.bound_jobs = Counter[int]()
+        """How many jobs hold a shard of each ordinal."""
+        self.members: dict[JobId, int] = {}
+        """GPUs of this node that each assigned job takes."""
+        self.memory_free_bytes = offer.memory_free_bytes
 
     @property
     def free(self) -> int:
@@ -48,6 +60,10 @@ class Server:
         """Ordinals a new job can be bound to exactly, those that nothing runs on first."""
         return sorted((o for o in self.usable if not self.fixed[o]), key=lambda o: (self.occupied[o] > 0, o))
 
+    def takes(self, job: Job, share: int) -> bool:
+        """Whether it could take `share` GPUs of this job some time, whatever runs there now."""
+        return refusal(job, self.offer, len(self.usable), share, self.memory_free_bytes) is None
+
     def count(self, jobs: int, share: int, exact: Sequence[int], memory_bytes: int) -> None:
         """`jobs`: 1 counts a job in, -1 out again. `exact`: the ordinals that it is bound to; none where it
         floats."""
@@ -58,27 +74,6 @@ class Server:
             self.bound_jobs[ordinal] += jobs
         if self.memory_free_bytes is not None:
             self.memory_free_bytes -= jobs * memory_bytes
-
-
-def empty_servers(nodes: Mapping[str, Node]) -> dict[str, Server]:
-    """All nodes without jobs. Order: natural order of names."""
-    servers = {}
-    for number, name in enumerate(sorted(nodes, key=natural_key)):
-        node = nodes[name]
-        usable = [gpu.id for gpu in node.gpus if gpu.usable]
-        servers[name] = Server(
-            node=node,
-            usable=tuple(gpu.ordinal for gpu in usable),
-            number=number,
-            usable_gpus=frozenset(usable),
-            memory_free_bytes=node.memory_free_bytes,
-        )
-    return servers
-
-
-def takes(job: Job, server: Server, share: int) -> bool:
-    """Whether it could take `share` GPUs of this job some time, whatever runs there now."""
-    return refusal(job, server.node, len(server.usable), share, server.memory_free_bytes) is None
 
 
 def pick_ordinals(free: Sequence[int], count: int) -> list[int]:
