@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,10 @@ from controller.policies.allocations.as_problem import AsProblem
 from controller.policies.allocations.checked import effective
 from controller.policies.allocations.layout import Layout
 from controller.policies.allocations.problem_file import read_problem
-from controller.policies.allocations.settings import SETTINGS, GavelLasSettings
+from controller.policies.allocations.settings import KEYS, AllocationSettings
 from controller.policies.allocations.shares import equal_throughputs, isolated_throughputs
 from controller.policies.allocations.worker import COMMAND, answers
+from controller.settings.base import Section
 from controller.solver import WorkerSolver
 from controller.solver.frames import decode, encode
 from controller.solver.solve import answer
@@ -168,11 +169,14 @@ def value(policy: str, given: Given, fractions: Fractions) -> float | None:
 
 def _read(problem: Path, preset: str, options: Mapping[str, Any]) -> tuple[Given, Any]:
     content = json.loads(problem.read_text()) | {"options": options}
-    settings = WaySettings if preset in GREEDY else SETTINGS[preset]
+    settings: type[Section] = AllocationSettings
+    keys: Collection[str] = KEYS[preset]
+    if preset in GREEDY:
+        settings, keys = WaySettings, WaySettings.model_fields
     if preset == "gavel-hierarchical":
-        return read_problem(json.dumps(content), str(problem), settings)
+        return read_problem(json.dumps(content), str(problem), settings, keys)
     content["jobs"] = [{k: v for k, v in job.items() if k != "entity"} for job in content["jobs"]]
-    return read_problem(json.dumps(content | {"entities": []}), str(problem), settings)
+    return read_problem(json.dumps(content | {"entities": []}), str(problem), settings, keys)
 
 
 def _stated(preset: str, settings: Any, given: Given) -> Fractions:
@@ -206,7 +210,7 @@ async def in_worker(jobs: int, types: int) -> str:
     """`gavel-las` in the solver's process, and what this process has to do for it meanwhile."""
     draw, done = random.Random(1), asyncio.Event()
     names = tuple(f"type{number}" for number in range(types))
-    patient = GavelLasSettings(deadline_seconds=3600.0)
+    patient = AllocationSettings(deadline_seconds=3600.0)
     solver, stated = WorkerSolver(COMMAND), AsProblem("gavel-las", patient)
     seconds, own, cpu = [], [], []
     for _ in range(ROUNDS + 1):

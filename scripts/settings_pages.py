@@ -15,7 +15,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from controller.policies.allocations.settings import SETTINGS
 from controller.settings.describe import Key, tables, to_toml
 from controller.settings.generate import sample
 from controller.settings.policies import GAVEL, MOVED, POLICIES
@@ -63,6 +62,40 @@ _ABOUT = {
     "sjf": "Smallest job first: the fewest GPUs. Preempts.",
     "srtf": "Shortest remaining time first. Preempts. Only where durations are known.",
     "srsf": "Shortest remaining service (time x GPUs) first. Preempts. Only where durations are known.",
+    "allox": (
+        "AlloX: the sum of completion times is the least. A job that has begun stays. It is for jobs of "
+        "one GPU: in rounds others have GPUs that those leave."
+    ),
+    "gavel-cost": "The most throughput per price of the GPUs in use.",
+    "gavel-cost-slo": "The same, while jobs with a deadline end in time.",
+    "gavel-fifo": "First come, first served: early jobs get their fastest types.",
+    "gavel-ftf": (
+        "Finish-time fairness (Themis): the largest ratio of a job's finish time to that on its own part "
+        "of the cluster is as small as it can be."
+    ),
+    "gavel-gandiva": (
+        "Gandiva as Gavel's evaluation has it: equal shares, and random pairs when there are too few GPUs."
+    ),
+    "gavel-hierarchical": (
+        "Water filling: max-min fairness between entities by their weights, and inside each between its "
+        "jobs, or one after the other. What one cannot use goes to the others."
+    ),
+    "gavel-las": (
+        "Gavel's max-min fairness (OSDI'20): the least share of all jobs is as large as it can be. A "
+        "job's share is its throughput relative to an equal split of all types, times its GPUs, divided "
+        "by its weight."
+    ),
+    "gavel-makespan": "The last of the jobs ends as early as possible.",
+    "gavel-max-throughput": "The sum of all throughputs is as large as it can be.",
+    "gavel-sjf": (
+        "Shortest job first: the job with the least time left takes its fastest free type, then the next."
+    ),
+    "gavel-strategy-proof": (
+        "Max-min fairness (the Nash product) in which no job gains by lying about its throughputs: each "
+        "gets less by what it costs the others."
+    ),
+    "isolated": "Each job has a part of the cluster to itself.",
+    "proportional": "Each job has the same part of every type's time.",
 }
 _READS = "What each policy is, and the keys that it reads; others have no effect on it:"
 
@@ -71,11 +104,7 @@ def _policies() -> Iterator[str]:
     """What each is and reads."""
     yield from (_READS, "", "| policy | what it does | its keys |", "|---|---|---|")
     for name in POLICIES:
-        yield f"| `{name}` | {_about(name)} | {'; '.join(_read(name))} |"
-
-
-def _about(name: str) -> str:
-    return _ABOUT.get(name) or " ".join((SETTINGS[name].__doc__ or "").split())
+        yield f"| `{name}` | {_ABOUT[name]} | {'; '.join(_read(name))} |"
 
 
 def _read(name: str) -> Iterator[str]:
@@ -160,7 +189,7 @@ def manual() -> str:
             lines += [".PP", _READS]
             for name in POLICIES:
                 reads = f"It reads {'; '.join(_read(name)) or 'none'}."
-                lines += [".TP", rf"\fB{_roff(name)}\fR", _roff(_about(name)), _roff(reads)]
+                lines += [".TP", rf"\fB{_roff(name)}\fR", _roff(_ABOUT[name]), _roff(reads)]
     lines += [".SH DEPRECATED KEYS", _roff(" ".join(_DEPRECATED.split()))]
     for old, new in _moved():
         lines += [".TP", _roff(old), _roff(f"now: {new}")]

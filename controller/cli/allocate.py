@@ -46,12 +46,15 @@ def run(args: argparse.Namespace) -> int:
     from controller.policies.allocations.checked import effective
     from controller.policies.allocations.presets import ALLOCATIONS
     from controller.policies.allocations.problem_file import read_problem
-    from controller.policies.allocations.settings import SETTINGS
+    from controller.policies.allocations.settings import KEYS, AllocationSettings, unsuitable
     from controller.solver.solve import find
 
     if args.policy not in ALLOCATIONS:
         raise GandivaError(f"--policy {args.policy}: must be one of {', '.join(ALLOCATIONS)}")
-    given, settings = read_problem(_text(args.problem), str(args.problem), SETTINGS[args.policy])
+    text, source = _text(args.problem), str(args.problem)
+    given, settings = read_problem(text, source, AllocationSettings, KEYS[args.policy])
+    if wrong := unsuitable(args.policy, settings):
+        raise GandivaError(f"{source}: options.{wrong} with {args.policy}")
     began = time.monotonic()
     try:
         allocated = ALLOCATIONS[args.policy](settings).allocate(given, find)

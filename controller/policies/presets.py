@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from controller.policies.allocations.as_problem import AsProblem
-from controller.policies.allocations.settings import READ_HISTORY, READ_PREVIOUS, SETTINGS
+from controller.policies.allocations.settings import KEYS, READ_HISTORY, READ_PREVIOUS
 from controller.policies.mechanisms.frame import Frame
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.ordered import Ordered
@@ -107,6 +107,6 @@ PRESETS: Mapping[str, Preset] = {
     "srtf": _sorted(Remaining()),
     "tiresias-gittins": _tiresias_gittins,
     "tiresias-las": _tiresias_las,
-    **dict.fromkeys(SETTINGS, _rounds),
+    **dict.fromkeys(KEYS, _rounds),
 }
 """Composition by name, from the table [policy] and the moves that follow it."""

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, PrivateAttr, ValidationError, model_validator
+from pydantic import AfterValidator, PrivateAttr, model_validator
 
 from controller.policies import settings as presets
-from controller.policies.allocations.settings import SETTINGS
+from controller.policies.allocations.settings import KEYS, unsuitable
 from controller.policies.mechanisms.rounds.settings import TERMS, AllocationTable, RoundSettings
 from controller.policies.site import ALLOWED, is_site_part
-from controller.settings.base import Section, first_wrong, setting, table
+from controller.settings.base import Section, setting, table
 from controller.settings.moved import Moved, take_moved
 
 
@@ -42,7 +42,7 @@ def _keys(section: type[Section], table: str) -> dict[str, str]:
 
 def _served(name: str) -> dict[str, str]:
     """The keys of an allocation in rounds."""
-    own = dict.fromkeys((*SETTINGS[name].model_fields, *TERMS.get(name, ())), "policy.allocation")
+    own = dict.fromkeys((*KEYS[name], *TERMS.get(name, ())), "policy.allocation")
     return {**_keys(RoundSettings, "policy.rounds"), **own}
 
 
@@ -57,7 +57,7 @@ POLICIES: Mapping[str, Mapping[str, str]] = {
     "tiresias-gittins": {**_QUEUES, **_keys(presets.TiresiasGittinsSettings, "policy.tiresias-gittins")},
     "fifo-skip": {},
     **dict.fromkeys(("sjf", "srtf", "srsf"), _BACKFILL),
-    **{name: _served(name) for name in SETTINGS},
+    **{name: _served(name) for name in KEYS},
 }
 """The policies that come with Gandiva: the keys that each reads, with their tables."""
 MOVED: Mapping[str, Moved] = {
@@ -72,9 +72,7 @@ MOVED: Mapping[str, Moved] = {
         for key, table in keys.items()
         if table != f"policy.{name}"
     },
-    **{
-        f"policy.{name}.{key}": Moved("", (said, GAVEL)) for name in SETTINGS for key, said in _GAVELS.items()
-    },
+    **{f"policy.{name}.{key}": Moved("", (said, GAVEL)) for name in KEYS for key, said in _GAVELS.items()},
     "policy.gavel-fifo.pack_gain_ratio": Moved("", (1.5, GAVEL)),
     "policy.gavel-fifo.seed": Moved("", (0, GAVEL)),
     "policy.fifo.skip": Moved("policy.name", (True, "fifo-skip")),
@@ -157,11 +155,8 @@ class PolicySettings(Section):
 
     @model_validator(mode="after")
     def _suits_the_allocation(self) -> PolicySettings:
-        section = SETTINGS.get(self.name, Section)
-        try:
-            section.model_validate(self.allocation.model_dump(include=set(section.model_fields)))
-        except ValidationError as error:
-            raise ValueError(f"policy.allocation.{first_wrong(error)} with {self.name}") from None
+        if wrong := unsuitable(self.name, self.allocation):
+            raise ValueError(f"policy.allocation.{wrong} with {self.name}")
         return self
 
     @property
@@ -185,4 +180,4 @@ class PolicySettings(Section):
     @property
     def reads_rates(self) -> bool:
         """Whether the policy may decide by how fast jobs go where they are: orders alone do not."""
-        return bool(self.moves) or self.name in SETTINGS or self.name not in POLICIES
+        return bool(self.moves) or self.name in KEYS or self.name not in POLICIES

@@ -29,7 +29,7 @@ from controller.policies.allocations.check import GOOD
 from controller.policies.allocations.checked import fit, fractions
 from controller.policies.allocations.layout import Array, Layout
 from controller.policies.allocations.random_pairs import May, RandomPairs
-from controller.policies.allocations.settings import GavelGandivaSettings, GavelHierarchicalSettings
+from controller.policies.allocations.settings import AllocationSettings
 from controller.policies.allocations.shares import equal_throughputs, fixed, parts, summed
 from controller.policies.allocations.solving import none_can_run, seconds_left
 from controller.policies.allocations.sums import gains, units
@@ -272,11 +272,7 @@ class WaterFilling:
 
     def allocate(self, given: Given, solve: Solve) -> Allocated:
         columns = seen(given, self._settings, ones=True)
-        return (
-            fill(_Splits(columns, GavelHierarchicalSettings(), solve))
-            if columns.jobs
-            else none_can_run(given)
-        )
+        return fill(_Splits(columns, AllocationSettings(), solve)) if columns.jobs else none_can_run(given)
 
 
 class _Splits(Filling):
@@ -299,7 +295,7 @@ class AnyPairs(RandomPairs):
     some jobs find no partner. A pair is kept while its gains sum to 1 or more over all types."""
 
     def __init__(self, settings: WaySettings) -> None:
-        super().__init__(GavelGandivaSettings(seed=settings.seed))
+        super().__init__(AllocationSettings(seed=settings.seed))
 
     def layout(self, given: Given) -> Layout:
         return Columns(given)

@@ -13,16 +13,15 @@ from controller.policies.allocations.allocation import Allocated, AllocationErro
 from controller.policies.allocations.checked import solved
 from controller.policies.allocations.greedy import Free
 from controller.policies.allocations.layout import Layout
-from controller.policies.allocations.settings import AlloxSettings
 from controller.policies.allocations.shares import as_fractions
-from controller.policies.allocations.solving import check_sizes, none_can_run, seconds_left, seen
+from controller.policies.allocations.solving import LaidOut, seconds_left
 from controller.solver.program import Program
 
 Slot = tuple[int, str, int]
 """A job, a type, and its place in the queue of one of its GPUs, counted from the last."""
 
 
-class Allox:
+class Allox(LaidOut):
     """Assigns jobs of one GPU to places in the queues of the GPUs. The job in the k-th place from the end
     delays itself and k-1 others, so it counts k times its time left. The first of each queue runs.
 
@@ -30,25 +29,26 @@ class Allox:
     linear problem is a corner, where each job has one place.
     """
 
-    def __init__(self, settings: AlloxSettings) -> None:
-        self._settings = settings
+    def layout(self, given: Given) -> Layout:
+        layout = super().layout(given)
+        for job in given.jobs:
+            if job.gpus != 1:
+                raise AllocationError(f"job {job.id}: gpus: allox takes jobs of one GPU, not of {job.gpus}")
+        return layout
 
-    def allocate(self, given: Given, solve: Solve) -> Allocated:
-        check_sizes(given)
-        layout = seen(given, self._settings, agnostic_type=self._settings.agnostic_type)
-        if not layout.jobs:
-            return none_can_run(given)
-        running, slots = self._stated(layout)
+    def of(self, layout: Layout, solve: Solve) -> Allocated:
+        free = Free(layout)
+        running, slots = self._stated(layout, free)
         if not slots:
             return self._allocated(layout, running, 0.0)
-        seconds, free = self._seconds(layout), self._free(layout, running)
+        seconds = self._seconds(layout)
         costs = np.array([k * seconds(job, name) for job, name, k in slots])
         numbers, program = np.arange(len(slots)), Program()
         program.variables(len(slots), costs / (costs.max() or 1.0))
         program.block(Cone.NONNEGATIVE, np.zeros(len(slots)), (numbers, numbers, -1.0))
         places: dict[tuple[str, int], int] = {}
-        of_place = [places.setdefault((self._base(layout, name), k), len(places)) for _, name, k in slots]
-        program.block(Cone.NONNEGATIVE, [free[name] for name, _ in places], (of_place, numbers, 1.0))
+        of_place = [places.setdefault((layout.drawn(name), k), len(places)) for _, name, k in slots]
+        program.block(Cone.NONNEGATIVE, [free.left(name) for name, _ in places], (of_place, numbers, 1.0))
         jobs: dict[int, int] = {}
         of_job = [jobs.setdefault(job, len(jobs)) for job, _, _ in slots]
         program.block(Cone.ZERO, np.ones(len(jobs)), (of_job, numbers, 1.0))
@@ -60,20 +60,20 @@ class Allox:
         rows = dict(running)
         # A queue of k jobs begins with one in the k-th place: with all of them where no queue is longer.
         for base in layout.physical:
-            mine = [slot for slot in taken if layout.given.draws_on.get(slot[1], slot[1]) == base]
+            mine = [slot for slot in taken if layout.drawn(slot[1]) == base]
             begun = 0
             for place in range(max((k for _, _, k in mine), default=0), 0, -1):
                 at = sorted((self._age(layout, job), job, name) for job, name, k in mine if k == place)
-                if len(at) > free[base]:
+                if len(at) > free.left(base):
                     raise AllocationError(f"the solver gave more GPUs of type {base} than there are")
                 for _, job, name in at[: max(0, len(at) - begun)]:
                     rows[job] = name
                 begun = max(begun, len(at))
         return self._allocated(layout, rows, objective)
 
-    def _stated(self, layout: Layout) -> tuple[dict[int, str], list[Slot]]:
-        """Jobs that run and where, and the places for those that wait."""
-        running, free = {}, Free(layout)
+    def _stated(self, layout: Layout, free: Free) -> tuple[dict[int, str], list[Slot]]:
+        """Jobs that run and where, which take their GPUs, and the places for those that wait."""
+        running = dict[int, str]()
         for job, key in enumerate(layout.keys):
             for name, fraction in layout.given.previous.get(key, {}).items():
                 if fraction > 0.5 and name in free.types(job):
@@ -83,27 +83,18 @@ class Allox:
             (job for job in range(len(layout.jobs)) if job not in running),
             key=lambda job: self._age(layout, job),
         )
-        left = self._free(layout, running)
-        waiting = [job for job in waiting if any(left[self._base(layout, n)] for n in free.types(job))]
-        count = max(math.ceil(self._settings.considered_fraction * len(waiting)), sum(left.values()))
+        waiting = [job for job in waiting if free.types(job)]
+        left = sum(map(free.left, layout.physical))
+        count = max(math.ceil(self._settings.considered_fraction * len(waiting)), left)
         waiting = waiting[:count]
         slots = [
             (job, name, k)
             for job in waiting
             for name in free.types(job)
             # A corner has no longer queue than with equal ones: the last place of another GPU is better.
-            for k in range(1, 1 + math.ceil(len(waiting) / left[self._base(layout, name)]))
+            for k in range(1, 1 + math.ceil(len(waiting) / free.left(name)))
         ]
         return running, slots
-
-    def _free(self, layout: Layout, running: dict[int, str]) -> dict[str, int]:
-        free = {name: layout.workers(name) for name in layout.physical}
-        for name in running.values():
-            free[self._base(layout, name)] -= 1
-        return free
-
-    def _base(self, layout: Layout, name: str) -> str:
-        return layout.given.draws_on.get(name, name)
 
     def _seconds(self, layout: Layout) -> Callable[[int, str], float]:
         """How long a job still takes on a type."""

@@ -9,11 +9,10 @@ from operator import mul
 
 from controller.model.solving import Problem, ProblemKind, Solution
 from controller.policies.allocations import given_data
-from controller.policies.allocations.allocation import AllocationError, Asked, Given, Jobs
+from controller.policies.allocations.allocation import AllocationError, Asked, Given
 from controller.policies.allocations.check import check_answer, check_gpus, check_time
-from controller.policies.allocations.settings import SETTINGS
+from controller.policies.allocations.settings import KEYS, AllocationSettings
 from controller.policies.allocations.table import FractionTable, in_rows
-from controller.settings.base import Section
 
 DEADLINE_SECONDS = 30.0
 """Of an allocation whose settings have none."""
@@ -22,15 +21,13 @@ DEADLINE_SECONDS = 30.0
 class AsProblem:
     """States one allocation. `worker.solve` answers."""
 
-    def __init__(self, name: str, settings: Section) -> None:
-        """`settings`: with those of the allocation of this name among them."""
-        own = set(SETTINGS[name].model_fields)
-        self._name, self._settings = name, settings.model_dump(mode="json", include=own)
+    def __init__(self, name: str, settings: AllocationSettings) -> None:
+        self._name, self._settings = name, settings.model_dump(mode="json", include=set(KEYS[name]))
         self._deadline_seconds = float(self._settings.get("deadline_seconds", DEADLINE_SECONDS))
 
     def begin(self, given: Given) -> Asked:
         """Its solution has the fractions of all jobs, then of all pairs, by type."""
-        keys = keys_of(given)
+        keys = given.keys
         data = {
             "allocation": self._name,
             "settings": self._settings,
@@ -48,17 +45,12 @@ class AsProblem:
         return FractionTable(tuple(types), dict(zip(keys, in_rows(solution.values, types), strict=True)))
 
 
-def keys_of(given: Given) -> list[Jobs]:
-    """Of the rows of an answer: all jobs, then all pairs."""
-    return [*((job.id,) for job in given.jobs), *(pair.jobs for pair in given.pairs)]
-
-
 def check_values(given: Given, values: Sequence[float], *, one_gpu: bool) -> None:
     """Raises AllocationError where they are no fractions, or more time or GPUs than there are. `one_gpu`:
     gangs get none."""
     _check_range(values)
     by_type = [values[number :: len(given.types)] for number in range(len(given.types))]
-    check_time(keys_of(given), map(sum, zip(*by_type, strict=True)))
+    check_time(given.keys, map(sum, zip(*by_type, strict=True)))
     gpus = {job.id: job.gpus for job in given.jobs}
     sizes = [*gpus.values(), *(gpus.get(pair.jobs[0], 1) for pair in given.pairs)]
     bases = [given.draws_on.get(name, name) for name in given.types]

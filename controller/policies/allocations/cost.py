@@ -12,8 +12,8 @@ from controller.policies.allocations.allocation import Allocated, AllocationErro
 from controller.policies.allocations.check import GOOD
 from controller.policies.allocations.checked import LEAST, fractions, raised, solved, valid
 from controller.policies.allocations.layout import Array, Layout
-from controller.policies.allocations.settings import GavelCostSettings
-from controller.policies.allocations.solving import asked, none_can_run, seen
+from controller.policies.allocations.settings import AllocationSettings
+from controller.policies.allocations.solving import LaidOut, asked
 from controller.policies.allocations.sums import gains, most, units
 from controller.solver.program import Part, Program
 
@@ -24,7 +24,7 @@ ROUNDING = 1e-8
 """How much of the best ratio the last problem may give away, relative to the largest gain."""
 
 
-class Cost:
+class Cost(LaidOut):
     """Maximises the sum of throughputs divided by the price of the GPUs in use.
 
     The last problem finds the most throughput at the best ratio, since using less of the same has it too.
@@ -34,22 +34,26 @@ class Cost:
     jobs, each relative to what it needs.
     """
 
-    def __init__(self, settings: GavelCostSettings, slo: bool) -> None:
-        self._settings, self._slo = settings, slo
-
-    def allocate(self, given: Given, solve: Solve) -> Allocated:
-        layout = seen(given, self._settings, pairs=self._settings.space_sharing)
+    def layout(self, given: Given) -> Layout:
+        layout = super().layout(given)
         for name in layout.physical:
             if layout.workers(name) and not given.prices.get(name, 0.0) > 0:
                 raise AllocationError(f"prices.{name}: a price above 0 is needed")
-        if not layout.jobs:
-            return none_can_run(given)
+        return layout
+
+    def of(self, layout: Layout, solve: Solve) -> Allocated:
         return _Priced(layout, self._settings, solve).best_ratio(self._needs(layout))
 
     def _needs(self, layout: Layout) -> Array:
-        """The throughput that each job needs to end in time; 0 for one that has no deadline ahead."""
-        if not self._slo:
-            return np.zeros(len(layout.jobs))
+        """The throughput that each job needs."""
+        return np.zeros(len(layout.jobs))
+
+
+class CostInTime(Cost):
+    """The same, while jobs with a deadline end in time."""
+
+    def _needs(self, layout: Layout) -> Array:
+        """0 for a job that has no deadline ahead."""
         left, seconds = layout.of_jobs("steps_left"), layout.of_jobs("slo_seconds_left")
         return np.divide(left, seconds, out=np.zeros_like(left), where=(left > 0) & (seconds > 0))
 
@@ -57,7 +61,7 @@ class Cost:
 class _Priced:
     """The problems of one allocation."""
 
-    def __init__(self, layout: Layout, settings: GavelCostSettings, solve: Solve) -> None:
+    def __init__(self, layout: Layout, settings: AllocationSettings, solve: Solve) -> None:
         self._layout, self._settings, self._solve = layout, settings, solve
         prices = [layout.given.prices.get(name, 0.0) for name in layout.physical]
         by_type = np.array([price or max(prices) for price in prices])  # without GPUs any price will do

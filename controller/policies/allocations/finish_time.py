@@ -8,12 +8,11 @@ from contextlib import suppress
 import numpy as np
 
 from controller.model.solving import Cone, SolutionStatus
-from controller.policies.allocations.allocation import Allocated, AllocationError, Given, Solve
+from controller.policies.allocations.allocation import Allocated, AllocationError, Solve
 from controller.policies.allocations.checked import fractions, raised, solved, valid
 from controller.policies.allocations.layout import Array, Layout
-from controller.policies.allocations.settings import GavelFtfSettings
 from controller.policies.allocations.shares import fixed, isolated, isolated_throughputs
-from controller.policies.allocations.solving import asked, none_can_run, seen
+from controller.policies.allocations.solving import LaidOut, asked
 from controller.policies.allocations.together import LEAST_PART, together
 from controller.solver.program import Program
 
@@ -21,21 +20,14 @@ CLOSE = 1e-7
 """The least ratio is found within this part of what jobs still add to it."""
 
 
-class FinishTime:
+class FinishTime(LaidOut):
     """Minimises the largest ratio of a job's finish time to its finish time alone on its part of the cluster:
     (time so far + steps left / throughput) / (isolated time so far + steps left / isolated throughput).
 
     A job that does not tell its steps counts as one without end, whose ratio is that of the throughputs.
     """
 
-    def __init__(self, settings: GavelFtfSettings) -> None:
-        self._settings = settings
-
-    def allocate(self, given: Given, solve: Solve) -> Allocated:
-        settings = self._settings
-        layout = seen(given, settings, pairs=settings.space_sharing, agnostic_type=settings.agnostic_type)
-        if not layout.jobs:
-            return none_can_run(given)
+    def of(self, layout: Layout, solve: Solve) -> Allocated:
         ratios = self._ratios(layout)
         if not ratios.part.any():
             return fixed(layout, isolated(layout), "no job has steps left")

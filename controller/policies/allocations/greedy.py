@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from controller.policies.allocations.allocation import Allocated, Given, Solve
+from controller.policies.allocations.allocation import Allocated, Solve
 from controller.policies.allocations.layout import Layout
-from controller.policies.allocations.settings import GavelSjfSettings
 from controller.policies.allocations.shares import as_fractions
-from controller.policies.allocations.solving import none_can_run, seconds_left, seen
+from controller.policies.allocations.solving import LaidOut, seconds_left
 
 
 class Free:
@@ -32,26 +31,17 @@ class Free:
 
     def left(self, name: str) -> int:
         """Free GPUs of a type."""
-        return self._gpus[self._base(name)]
+        return self._gpus[self._layout.drawn(name)]
 
     def take(self, job: int, name: str) -> None:
-        self._gpus[self._base(name)] -= self._layout.jobs[job].gpus
-
-    def _base(self, name: str) -> str:
-        return self._layout.given.draws_on.get(name, name)
+        self._gpus[self._layout.drawn(name)] -= self._layout.jobs[job].gpus
 
 
-class ShortestFirst:
+class ShortestFirst(LaidOut):
     """The job with the least time left on its fastest type takes its fastest free type, then the next. One
     that does not fit is passed. The objective is the time until the first of them ends."""
 
-    def __init__(self, settings: GavelSjfSettings) -> None:
-        self._settings = settings
-
-    def allocate(self, given: Given, solve: Solve) -> Allocated:
-        layout = seen(given, self._settings, agnostic_type=self._settings.agnostic_type)
-        if not layout.jobs:
-            return none_can_run(given)
+    def of(self, layout: Layout, solve: Solve) -> Allocated:
         left = seconds_left(layout, self._settings.assumed_seconds).tolist()
         fastest = layout.fastest.tolist()
         free, rows, first = Free(layout), {}, float("inf")
@@ -60,4 +50,4 @@ class ShortestFirst:
                 free.take(job, name)
                 rows[layout.keys[job]] = {name: 1.0}
                 first = min(first, left[job] / (layout.usable[job][name] / fastest[job]))
-        return Allocated(fractions=as_fractions(given, rows), objective=first, status="optimal")
+        return Allocated(fractions=as_fractions(layout.given, rows), objective=first, status="optimal")

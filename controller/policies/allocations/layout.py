@@ -45,7 +45,7 @@ class Layout:
         self.types = tuple(sorted(given.types))
         self.physical = tuple(name for name in self.types if name not in given.draws_on)
         """Types that have GPUs of their own."""
-        self.base = np.array([self.physical.index(given.draws_on.get(name, name)) for name in self.types])
+        self.base = np.array([self.physical.index(self.drawn(name)) for name in self.types])
         """By type: the number of the physical type whose GPUs it draws on."""
         self.limits = np.array([float(self.workers(name)) for name in self.physical])
         """GPUs by physical type."""
@@ -89,7 +89,11 @@ class Layout:
 
     def workers(self, name: str) -> int:
         """GPUs that a type, also a virtual one, draws on."""
-        return self.given.workers.get(self.given.draws_on.get(name, name), 0)
+        return self.given.workers.get(self.drawn(name), 0)
+
+    def drawn(self, name: str) -> str:
+        """The physical type whose GPUs a type draws on."""
+        return self.given.draws_on.get(name, name)
 
     @property
     def size(self) -> int:

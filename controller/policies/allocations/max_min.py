@@ -5,34 +5,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from controller.policies.allocations.allocation import Allocated, Given, Solve
+from controller.policies.allocations.allocation import Allocated, Solve
 from controller.policies.allocations.checked import fractions
 from controller.policies.allocations.layout import Array, Layout
-from controller.policies.allocations.settings import GavelLasSettings
 from controller.policies.allocations.shares import equal_throughputs
-from controller.policies.allocations.solving import none_can_run, seen
+from controller.policies.allocations.solving import LaidOut
 from controller.policies.allocations.together import together
 
 
-class MaxMin:
+class MaxMin(LaidOut):
     """Maximises the least share. A job's share is its effective throughput relative to that of an equal split
     of all types, times its GPUs, divided by its weight."""
 
-    def __init__(self, settings: GavelLasSettings) -> None:
-        self._settings = settings
+    ones = True
 
-    def allocate(self, given: Given, solve: Solve) -> Allocated:
-        layout = seen(given, self._settings, ones=True, pairs=self._settings.space_sharing)
-        if not layout.jobs:
-            return none_can_run(given)
-        shares = self._shares(layout)
-        x, _, status = together(layout, shares, np.ones(len(layout.jobs)), solve, self._settings)
-        objective = float(layout.by_job(x, shares).min())
-        return Allocated(fractions=fractions(layout, x), objective=objective, status=status)
-
-    def _shares(self, layout: Layout) -> Array:
-        """Each job's share per unit of its columns, by term."""
+    def of(self, layout: Layout, solve: Solve) -> Allocated:
         weight, gpus = layout.of_jobs("weight")[layout.job], layout.of_jobs("gpus")[layout.job]
         equal = equal_throughputs(layout)[layout.job]
         shares: Array = (layout.rate * ((1.0 / weight) * (1.0 / equal))) * gpus
-        return shares
+        x, _, status = together(layout, shares, np.ones(len(layout.jobs)), solve, self._settings)
+        objective = float(layout.by_job(x, shares).min())
+        return Allocated(fractions=fractions(layout, x), objective=objective, status=status)

@@ -4,25 +4,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from controller.policies.allocations.allocation import Allocation
 from controller.policies.allocations.allox import Allox
-from controller.policies.allocations.cost import Cost
+from controller.policies.allocations.cost import Cost, CostInTime
 from controller.policies.allocations.finish_time import FinishTime
 from controller.policies.allocations.greedy import ShortestFirst
 from controller.policies.allocations.makespan import Makespan
 from controller.policies.allocations.max_min import MaxMin
 from controller.policies.allocations.random_pairs import RandomPairs
+from controller.policies.allocations.settings import AllocationSettings
 from controller.policies.allocations.shares import Isolated, Proportional
 from controller.policies.allocations.strategy_proof import StrategyProof
 from controller.policies.allocations.sums import Fifo, MaxThroughput
 from controller.policies.allocations.water_filling import WaterFilling
 
-ALLOCATIONS: Mapping[str, Callable[[Any], Allocation]] = {
+ALLOCATIONS: Mapping[str, Callable[[AllocationSettings], Allocation]] = {
     "allox": Allox,
-    "gavel-cost": lambda settings: Cost(settings, slo=False),
-    "gavel-cost-slo": lambda settings: Cost(settings, slo=True),
+    "gavel-cost": Cost,
+    "gavel-cost-slo": CostInTime,
     "gavel-fifo": Fifo,
     "gavel-ftf": FinishTime,
     "gavel-gandiva": RandomPairs,
@@ -35,4 +35,4 @@ ALLOCATIONS: Mapping[str, Callable[[Any], Allocation]] = {
     "isolated": lambda _settings: Isolated(),
     "proportional": lambda _settings: Proportional(),
 }
-"""From the settings of the same name."""
+"""From the settings."""

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from collections.abc import Collection, Iterator
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -16,6 +16,8 @@ from controller.policies.allocations.allocation import AllocationError, Allocati
 from controller.policies.allocations.check import check
 from controller.policies.allocations.settings import unknown_types
 from controller.settings.base import Section, key_twice, wrong
+
+S = TypeVar("S", bound=Section)
 
 MOST_BYTES = 1 << 28
 _AN_OBJECT = "must be an object in braces"
@@ -77,13 +79,14 @@ class _File(_Part):
     options: dict[str, Any] = {}
 
 
-def read_problem(text: str, source: str, settings: type[Section]) -> tuple[Given, Section]:
+def read_problem(text: str, source: str, settings: type[S], keys: Collection[str]) -> tuple[Given, S]:
     """The problem, and the settings from its options.
 
     Args:
         text: JSON.
         source: how messages name it.
         settings: of the allocation that solves it.
+        keys: of these, that it reads.
 
     Raises:
         ProblemError: what is wrong, where, and what is allowed there.
@@ -98,7 +101,7 @@ def read_problem(text: str, source: str, settings: type[Section]) -> tuple[Given
         file = _File.model_validate(content)
         given = _given(file)
         check(given)
-        for mistake in _without_effect(file):
+        for mistake in _without_effect(file, keys):
             raise ProblemError(f"{source}: {mistake}")
         options = settings.model_validate(file.options)
     except ValidationError as error:
@@ -139,8 +142,11 @@ def _given(file: _File) -> Given:
     )
 
 
-def _without_effect(file: _File) -> Iterator[str]:
+def _without_effect(file: _File, keys: Collection[str]) -> Iterator[str]:
     """What would be ignored. Gavel's rounds may state such things, a file is mistaken."""
+    for key in file.options:
+        if key not in keys:
+            yield f"options.{key}: {_WORDS['extra_forbidden']}"
     for job in file.jobs:
         if job.entity and not file.entities:
             yield f"job {job.id}: entity: there are no entities"

@@ -8,28 +8,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from controller.model import JobId
-from controller.policies.allocations.allocation import Allocated, Given, Jobs, Pair, Solve
+from controller.policies.allocations.allocation import Allocated, Jobs, Pair, Solve
 from controller.policies.allocations.layout import Layout
-from controller.policies.allocations.settings import GavelGandivaSettings
 from controller.policies.allocations.shares import as_fractions
-from controller.policies.allocations.solving import none_can_run
+from controller.policies.allocations.solving import LaidOut
 
 May: TypeAlias = Callable[[JobId, JobId], bool]
 """Whether two jobs may be a pair."""
 
 
-class RandomPairs:
+class RandomPairs(LaidOut):
     """Equal shares of the cluster for all jobs. Where they want more GPUs than there are, jobs of the same
     size are paired at random, and pairs and the jobs left over have equal shares. A pair stays while both are
     there and do well together; the others are drawn anew each time."""
 
-    def __init__(self, settings: GavelGandivaSettings) -> None:
-        self._settings = settings
-
-    def allocate(self, given: Given, solve: Solve) -> Allocated:
-        layout = self.layout(given)
-        if not layout.jobs:
-            return none_can_run(given)
+    def of(self, layout: Layout, solve: Solve) -> Allocated:
         keys: list[Jobs] = [(job.id,) for job in layout.jobs]
         if sum(job.gpus for job in layout.jobs) > sum(layout.workers(name) for name in layout.physical):
             keys = self._paired(layout)
@@ -42,12 +35,8 @@ class RandomPairs:
                 name: fraction / most for name, fraction in row.items() if self.can(layout, jobs, name)
             }
         return Allocated(
-            fractions=as_fractions(given, rows), objective=float(len(keys)), status="random pairs"
+            fractions=as_fractions(layout.given, rows), objective=float(len(keys)), status="random pairs"
         )
-
-    def layout(self, given: Given) -> Layout:
-        """The jobs as they are seen."""
-        return Layout(given)
 
     def _paired(self, layout: Layout) -> list[Jobs]:
         pairs = {frozenset(pair.jobs): pair for pair in layout.given.pairs}

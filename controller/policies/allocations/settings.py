@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Settings of the allocations: one table of the settings file each."""
+"""Settings of the allocations, and which of them reads what."""
 
 from __future__ import annotations
 
@@ -10,47 +10,15 @@ from pydantic import model_validator
 
 from controller.settings.base import Section, setting
 
-Throughputs = Literal["aware", "agnostic"]
-_DEADLINE = setting(30.0, "What computing an allocation may take; then it counts as failed.", gt=0, le=3600)
-
 
 class AllocationSettings(Section):
-    """What all allocations have."""
+    """Those of all allocations. What one does not read has no effect on it."""
 
-    throughputs: Throughputs = setting(
+    seed: int = setting(0, "Which jobs are paired.", ge=0, le=2**31)
+    throughputs: Literal["aware", "agnostic"] = setting(
         "aware",
         "aware: by how fast each job is on each GPU type. agnostic: as if all types were equally fast.",
     )
-
-
-class SolvedSettings(AllocationSettings):
-    """What all allocations have that state an optimisation problem."""
-
-    solver: Literal["clarabel", "highs"] = setting(
-        "clarabel", "clarabel: the optimum that is central among equal ones. highs: for linear problems."
-    )
-    deadline_seconds: float = _DEADLINE
-
-
-class SharingSettings(SolvedSettings):
-    """What all allocations have that may put two jobs on one GPU."""
-
-    space_sharing: bool = setting(
-        False, "Two jobs may run on the same GPUs where together they do more than in turns."
-    )
-
-    @model_validator(mode="after")
-    def _aware_of_pairs(self) -> Any:
-        if self.space_sharing and self.throughputs == "agnostic":
-            raise ValueError(
-                'space_sharing needs throughputs = "aware": pairs are known by their throughputs'
-            )
-        return self
-
-
-class KnownSettings(AllocationSettings):
-    """What all allocations have that read how long jobs still take."""
-
     agnostic_type: str = setting(
         "",
         "With agnostic throughputs all types count as fast as this one. Empty, or where a job cannot run on "
@@ -62,104 +30,53 @@ class KnownSettings(AllocationSettings):
         gt=0,
         le=1e9,
     )
-
-
-class GavelLasSettings(SharingSettings):
-    """Gavel's max-min fairness (OSDI'20): the least share of all jobs is as large as it can be. A job's
-    share is its throughput relative to an equal split of all types, times its GPUs, divided by its weight."""
-
-
-class GavelFifoSettings(SharingSettings):
-    """First come, first served: early jobs get their fastest types."""
-
-
-class GavelSjfSettings(KnownSettings):
-    """Shortest job first: the job with the least time left takes its fastest free type, then the next."""
-
-
-class GavelMakespanSettings(SharingSettings, KnownSettings):
-    """The last of the jobs ends as early as possible."""
-
-
-class GavelFtfSettings(SharingSettings, KnownSettings):
-    """Finish-time fairness (Themis): the largest ratio of a job's finish time to that on its own part of the
-    cluster is as small as it can be."""
-
-    solver: Literal["clarabel"] = setting("clarabel", "A solver for second-order cones.")
-
-
-class GavelMaxThroughputSettings(SharingSettings):
-    """The sum of all throughputs is as large as it can be."""
-
-    normalised: bool = setting(
-        False, "Count each job's throughput relative to its fastest type instead of in steps."
-    )
-
-
-class GavelCostSettings(GavelMaxThroughputSettings):
-    """The most throughput per price of the GPUs in use."""
-
-
-class GavelCostSloSettings(GavelCostSettings):
-    """The same, while jobs with a deadline end in time."""
-
-
-class GavelHierarchicalSettings(SharingSettings):
-    """Water filling: max-min fairness between entities by their weights, and inside each between its jobs, or
-    one after the other. What one cannot use goes to the others."""
-
-
-class GavelStrategyProofSettings(AllocationSettings):
-    """Max-min fairness (the Nash product) in which no job gains by lying about its throughputs: each gets
-    less by what it costs the others."""
-
-    deadline_seconds: float = _DEADLINE
-
-
-class AlloxSettings(KnownSettings):
-    """AlloX: the sum of completion times is the least. A job that has begun stays. It is for jobs of one
-    GPU: in rounds others have GPUs that those leave."""
-
     considered_fraction: float = setting(
         1.0,
         "Only this part of the waiting jobs, the oldest, is considered; at least as many as free GPUs.",
         gt=0,
         le=1,
     )
-    deadline_seconds: float = _DEADLINE
+    deadline_seconds: float = setting(
+        30.0, "What computing an allocation may take; then it counts as failed.", gt=0, le=3600
+    )
+    solver: Literal["clarabel", "highs"] = setting(
+        "clarabel", "clarabel: the optimum that is central among equal ones. highs: for linear problems."
+    )
+    space_sharing: bool = setting(
+        False, "Two jobs may run on the same GPUs where together they do more than in turns."
+    )
+    normalised: bool = setting(
+        False, "Count each job's throughput relative to its fastest type instead of in steps."
+    )
+
+    @model_validator(mode="after")
+    def _aware_of_pairs(self) -> Any:
+        if self.space_sharing and self.throughputs == "agnostic":
+            raise ValueError(
+                'space_sharing needs throughputs = "aware": pairs are known by their throughputs'
+            )
+        return self
 
 
-class IsolatedSettings(Section):
-    """Each job has a part of the cluster to itself."""
-
-
-class ProportionalSettings(Section):
-    """Each job has the same part of every type's time."""
-
-
-class GavelGandivaSettings(Section):
-    """Gandiva as Gavel's evaluation has it: equal shares, and random pairs when there are too few GPUs."""
-
-    seed: int = setting(0, "Which jobs are paired.", ge=0, le=2**31)
-
-
-SETTINGS: Mapping[str, type[Section]] = {
-    "allox": AlloxSettings,
-    "gavel-cost": GavelCostSettings,
-    "gavel-cost-slo": GavelCostSloSettings,
-    "gavel-fifo": GavelFifoSettings,
-    "gavel-ftf": GavelFtfSettings,
-    "gavel-gandiva": GavelGandivaSettings,
-    "gavel-hierarchical": GavelHierarchicalSettings,
-    "gavel-las": GavelLasSettings,
-    "gavel-makespan": GavelMakespanSettings,
-    "gavel-max-throughput": GavelMaxThroughputSettings,
-    "gavel-sjf": GavelSjfSettings,
-    "gavel-strategy-proof": GavelStrategyProofSettings,
-    "isolated": IsolatedSettings,
-    "proportional": ProportionalSettings,
+_SHARING = ("throughputs", "solver", "deadline_seconds", "space_sharing")
+_KNOWN = ("throughputs", "agnostic_type", "assumed_seconds")
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "allox": (*_KNOWN, "considered_fraction", "deadline_seconds"),
+    "gavel-cost": (*_SHARING, "normalised"),
+    "gavel-cost-slo": (*_SHARING, "normalised"),
+    "gavel-fifo": _SHARING,
+    "gavel-ftf": (*_KNOWN, *_SHARING[1:]),
+    "gavel-gandiva": ("seed",),
+    "gavel-hierarchical": _SHARING,
+    "gavel-las": _SHARING,
+    "gavel-makespan": (*_KNOWN, *_SHARING[1:]),
+    "gavel-max-throughput": (*_SHARING, "normalised"),
+    "gavel-sjf": _KNOWN,
+    "gavel-strategy-proof": ("throughputs", "deadline_seconds"),
+    "isolated": (),
+    "proportional": (),
 }
-"""The settings of each allocation."""
+"""The allocations, and the settings that each reads."""
 ONE_GPU = ("allox",)
 """Allocations that take jobs of one GPU alone."""
 READ_PREVIOUS = ("allox", "gavel-gandiva")
@@ -169,6 +86,12 @@ READ_HISTORY = ("allox", "gavel-cost-slo", "gavel-ftf", "gavel-makespan", "gavel
 
 _NAME_TYPES = ("agnostic_type", "prices")
 """Keys, also of the rounds, whose values name GPU types."""
+
+
+def unsuitable(name: str, settings: AllocationSettings) -> str:
+    """What of these settings this allocation cannot have; empty: nothing."""
+    cones = name == "gavel-ftf" and settings.solver != "clarabel"
+    return "solver: must be 'clarabel', which solves second-order cones," if cones else ""
 
 
 def named_types(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from controller.model.solving import ProblemKind, SolutionStatus
 from controller.policies.allocations.allocation import Allocated, AllocationError, AllocationJob, Given, Solve
-from controller.policies.allocations.check import check
 from controller.policies.allocations.layout import Array, Layout
-from controller.policies.allocations.settings import AllocationSettings, SolvedSettings
+from controller.policies.allocations.settings import AllocationSettings
 from controller.solver.program import Program
 
 if TYPE_CHECKING:
@@ -20,20 +20,12 @@ if TYPE_CHECKING:
 _KINDS = {"clarabel": ProblemKind.CONIC, "highs": ProblemKind.LINEAR}
 
 
-def asked(solve: Solve, settings: SolvedSettings, program: Program) -> Found:
+def asked(solve: Solve, settings: AllocationSettings, program: Program) -> Found:
     """The answer of the solver that the settings name. Raises AllocationError where it could not be asked."""
     found = solve(_KINDS[settings.solver], program.arrays())
     if found[0] is SolutionStatus.FAILED:
         raise AllocationError(f"the solver failed: {found[2]}")
     return found
-
-
-def check_sizes(given: Given) -> None:
-    """Raises AllocationError where the input is wrong, and where a job has more than one GPU."""
-    check(given)
-    for job in given.jobs:
-        if job.gpus != 1:
-            raise AllocationError(f"job {job.id}: gpus: allox takes jobs of one GPU, not of {job.gpus}")
 
 
 def none_can_run(given: Given) -> Allocated:
@@ -45,29 +37,34 @@ def none_can_run(given: Given) -> Allocated:
     )
 
 
-def seen(
-    given: Given,
-    settings: AllocationSettings,
-    *,
-    ones: bool = False,
-    pairs: bool = False,
-    agnostic_type: str = "",
-) -> Layout:
-    """The jobs as an allocation sees them: an agnostic one takes all types for equally fast.
+class LaidOut(ABC):
+    """An allocation of the jobs that can run, as it sees them: an agnostic one takes all types for equally
+    fast."""
 
-    Args:
-        ones: one step per second everywhere; else the throughput of `agnostic_type`.
-        pairs: as for `Layout`.
-        agnostic_type: where the job cannot run on it, its fastest type.
-    """
+    ones = False
+    """Agnostic: one step per second everywhere, else the throughput of `agnostic_type`."""
 
-    def everywhere(job: AllocationJob) -> float:
-        if ones:
+    def __init__(self, settings: AllocationSettings) -> None:
+        self._settings = settings
+
+    def allocate(self, given: Given, solve: Solve) -> Allocated:
+        layout = self.layout(given)
+        return self.of(layout, solve) if layout.jobs else none_can_run(given)
+
+    def layout(self, given: Given) -> Layout:
+        """The jobs as they are seen."""
+        alike = self._everywhere if self._settings.throughputs == "agnostic" else None
+        return Layout(given, pairs=self._settings.space_sharing, alike=alike)
+
+    def _everywhere(self, job: AllocationJob) -> float:
+        if self.ones:
             return 1.0
-        return job.throughput.get(agnostic_type, 0.0) or max(job.throughput.values(), default=0.0)
+        known = job.throughput.get(self._settings.agnostic_type, 0.0)
+        return known or max(job.throughput.values(), default=0.0)
 
-    alike = everywhere if settings.throughputs == "agnostic" else None
-    return Layout(given, pairs=pairs, alike=alike)
+    @abstractmethod
+    def of(self, layout: Layout, solve: Solve) -> Allocated:
+        """The answer. Some job can run."""
 
 
 def seconds_left(layout: Layout, assumed_seconds: float) -> Array:

@@ -8,33 +8,28 @@ from dataclasses import replace
 import numpy as np
 
 from controller.model.solving import Cone, ProblemKind
-from controller.policies.allocations.allocation import Allocated, Given, Solve
+from controller.policies.allocations.allocation import Allocated, Solve
 from controller.policies.allocations.checked import fractions, solved, valid
 from controller.policies.allocations.layout import Array, Layout
-from controller.policies.allocations.settings import GavelStrategyProofSettings
-from controller.policies.allocations.solving import none_can_run, seen
+from controller.policies.allocations.solving import LaidOut
 from controller.solver.program import Program
 
 
-class StrategyProof:
+class StrategyProof(LaidOut):
     """Maximises the product of all throughputs (Nash welfare), and gives each job a part of its fractions:
     the product of what the others have, divided by what they would have without it.
 
     One problem for all jobs and one without each of them.
     """
 
-    def __init__(self, settings: GavelStrategyProofSettings) -> None:
-        self._settings = settings
+    ones = True
 
-    def allocate(self, given: Given, solve: Solve) -> Allocated:
-        layout = seen(given, self._settings, ones=True)
-        if not layout.jobs:
-            return none_can_run(given)
+    def of(self, layout: Layout, solve: Solve) -> Allocated:
         x = _largest_product(layout, solve)
         logs, parts = _logs(layout, x), np.ones(len(layout.jobs))
         for number, left_out in enumerate(layout.jobs if len(layout.jobs) > 1 else ()):
-            others = tuple(job for job in given.jobs if job.id != left_out.id)
-            without = seen(replace(given, jobs=others, pairs=()), self._settings, ones=True)
+            others = tuple(job for job in layout.given.jobs if job.id != left_out.id)
+            without = self.layout(replace(layout.given, jobs=others, pairs=()))
             alone = _logs(without, _largest_product(without, solve))
             parts[number] = np.exp(min(0.0, (np.delete(logs, number) - alone).sum()))
         return Allocated(

@@ -5,15 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from controller.policies.allocations.allocation import Allocated, Given, Solve
+from controller.policies.allocations.allocation import Allocated, Solve
 from controller.policies.allocations.checked import fractions, solved, valid
 from controller.policies.allocations.layout import Array, Layout
-from controller.policies.allocations.settings import (
-    GavelFifoSettings,
-    GavelMaxThroughputSettings,
-    SolvedSettings,
-)
-from controller.policies.allocations.solving import asked, none_can_run, seen
+from controller.policies.allocations.settings import AllocationSettings
+from controller.policies.allocations.solving import LaidOut, asked
 from controller.solver.program import Program
 
 
@@ -28,12 +24,8 @@ def most(layout: Layout, program: Program, of_column: Array) -> None:
     layout.add_validity(program, 0)
 
 
-def _largest(
-    given: Given, layout: Layout, of_column: Array, solve: Solve, settings: SolvedSettings
-) -> Allocated:
+def _largest(layout: Layout, of_column: Array, solve: Solve, settings: AllocationSettings) -> Allocated:
     """The largest sum of what each column adds."""
-    if not layout.jobs:
-        return none_can_run(given)
     program = Program()
     most(layout, program, of_column)
     found = asked(solve, settings, program)
@@ -42,16 +34,14 @@ def _largest(
     return Allocated(fractions=fractions(layout, x), objective=objective, status=found[0].value)
 
 
-class MaxThroughput:
+class MaxThroughput(LaidOut):
     """Maximises the sum of all throughputs."""
 
-    def __init__(self, settings: GavelMaxThroughputSettings) -> None:
-        self._settings = settings
+    ones = True
 
-    def allocate(self, given: Given, solve: Solve) -> Allocated:
-        layout = seen(given, self._settings, ones=True, pairs=self._settings.space_sharing)
+    def of(self, layout: Layout, solve: Solve) -> Allocated:
         of_column = gains(layout, units(layout, self._settings.normalised))
-        return _largest(given, layout, of_column, solve, self._settings)
+        return _largest(layout, of_column, solve, self._settings)
 
 
 def units(layout: Layout, normalised: bool) -> Array:
@@ -59,18 +49,16 @@ def units(layout: Layout, normalised: bool) -> Array:
     return 1 / layout.fastest if normalised else np.ones(len(layout.jobs))
 
 
-class Fifo:
+class Fifo(LaidOut):
     """Maximises the sum of throughputs, each relative to the job's fastest type, times the number of jobs
     from this one to the last by arrival."""
 
-    def __init__(self, settings: GavelFifoSettings) -> None:
-        self._settings = settings
+    ones = True
 
-    def allocate(self, given: Given, solve: Solve) -> Allocated:
-        layout = seen(given, self._settings, ones=True, pairs=self._settings.space_sharing)
+    def of(self, layout: Layout, solve: Solve) -> Allocated:
         behind = np.empty(len(layout.jobs))
         behind[by_arrival(layout)] = np.arange(len(layout.jobs), 0, -1)
-        return _largest(given, layout, gains(layout, behind / layout.fastest), solve, self._settings)
+        return _largest(layout, gains(layout, behind / layout.fastest), solve, self._settings)
 
 
 def by_arrival(layout: Layout) -> list[int]:

@@ -9,7 +9,7 @@ from controller.model.solving import Cone
 from controller.policies.allocations.allocation import Solve
 from controller.policies.allocations.checked import raised, solved, valid
 from controller.policies.allocations.layout import Array, Layout
-from controller.policies.allocations.settings import SolvedSettings
+from controller.policies.allocations.settings import AllocationSettings
 from controller.policies.allocations.solving import asked
 from controller.solver.program import Program
 
@@ -18,7 +18,7 @@ LEAST_PART = 1e-3
 
 
 def together(
-    layout: Layout, gains: Array, needs: Array, solve: Solve, settings: SolvedSettings
+    layout: Layout, gains: Array, needs: Array, solve: Solve, settings: AllocationSettings
 ) -> tuple[Array, float, str]:
     """The X with which all jobs have as many times what they need as possible, how many times that is, and
     the status. Raises AllocationError.

@@ -6,12 +6,12 @@ from __future__ import annotations
 import numpy as np
 
 from controller.model.solving import Cone, ProblemKind
-from controller.policies.allocations.allocation import Allocated, Entity, Given, Solve
+from controller.policies.allocations.allocation import Allocated, Entity, Solve
 from controller.policies.allocations.checked import LEAST, fit, fractions, raised, solved, valid
 from controller.policies.allocations.layout import Array, Layout
-from controller.policies.allocations.settings import GavelHierarchicalSettings
+from controller.policies.allocations.settings import AllocationSettings
 from controller.policies.allocations.shares import equal_throughputs
-from controller.policies.allocations.solving import asked, none_can_run, seen
+from controller.policies.allocations.solving import LaidOut, asked
 from controller.solver.program import Program
 
 RISES = 1e-5
@@ -19,7 +19,7 @@ RISES = 1e-5
 than that; to go on too late holds up all others."""
 
 
-class WaterFilling:
+class WaterFilling(LaidOut):
     """Raises the levels of all jobs together, by their weights, until some can rise no further; those stay,
     and the others go on. A job's level is its throughput relative to an equal split.
 
@@ -28,18 +28,16 @@ class WaterFilling:
     numbers for that. By convexity, jobs that can rise one by one can rise together.
     """
 
-    def __init__(self, settings: GavelHierarchicalSettings) -> None:
-        self._settings = settings
+    ones = True
 
-    def allocate(self, given: Given, solve: Solve) -> Allocated:
-        layout = seen(given, self._settings, ones=True, pairs=self._settings.space_sharing)
-        return fill(Filling(layout, self._settings, solve)) if layout.jobs else none_can_run(given)
+    def of(self, layout: Layout, solve: Solve) -> Allocated:
+        return fill(Filling(layout, self._settings, solve))
 
 
 class Filling:
     """The levels, and the problems that they are in."""
 
-    def __init__(self, layout: Layout, settings: GavelHierarchicalSettings, solve: Solve) -> None:
+    def __init__(self, layout: Layout, settings: AllocationSettings, solve: Solve) -> None:
         self.layout, self._settings, self._solve = layout, settings, solve
         self.levels = np.zeros(len(layout.jobs))
         parts = layout.rate / equal_throughputs(layout)[layout.job]

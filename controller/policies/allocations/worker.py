@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from controller.model.solving import ProblemKind, SolutionStatus
 from controller.policies.allocations import given_data
-from controller.policies.allocations.as_problem import check_values, keys_of
-from controller.policies.allocations.settings import ONE_GPU, SETTINGS
+from controller.policies.allocations.as_problem import check_values
+from controller.policies.allocations.settings import ONE_GPU, AllocationSettings
 from controller.policies.allocations.table import some
 from controller.solver import worker
 from controller.solver.worker_solver import command_of
@@ -36,13 +36,13 @@ def solve(data: Mapping[str, Any]) -> Found:
     from controller.solver.solve import find
 
     name, given = data["allocation"], given_data.load(data["given"])
-    settings = SETTINGS[name].model_validate(data["settings"])
+    settings = AllocationSettings.model_validate(data["settings"])
     taken = given
     if name in ONE_GPU:
         # In rounds other jobs get no fraction, and do not keep those of one GPU from theirs.
         taken = replace(given, jobs=tuple(job for job in given.jobs if job.gpus == 1), pairs=())
     fractions, none = ALLOCATIONS[name](settings).allocate(taken, find).fractions, dict[str, float]()
-    rows = (fractions.get(key, none) for key in keys_of(given))
+    rows = (fractions.get(key, none) for key in given.keys)
     values = [float(row.get(name, 0.0)) for row in rows for name in given.types]
     check_values(given, values, one_gpu=name in ONE_GPU)
     return SolutionStatus.OPTIMAL, list(map(some, values)), ""

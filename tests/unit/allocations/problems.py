@@ -14,7 +14,7 @@ from benchmarks.fidelity.gavel_ways.solvers import solver
 from controller.model import JobId
 from controller.policies.allocations.allocation import Allocated, AllocationJob, Entity, Given, Pair
 from controller.policies.allocations.presets import ALLOCATIONS
-from controller.policies.allocations.settings import SETTINGS
+from controller.policies.allocations.settings import AllocationSettings
 from controller.solver.solve import find
 
 TOLERANCE = 1e-6
@@ -24,8 +24,8 @@ def answer(name: str, given: Given, **settings: Any) -> Allocated:
     """What this allocation answers."""
     if settings.get("solver") == "ecos":  # no solver of the product
         del settings["solver"]
-        return ALLOCATIONS[name](SETTINGS[name](**settings)).allocate(given, solver("ecos"))
-    return ALLOCATIONS[name](SETTINGS[name](**settings)).allocate(given, find)
+        return ALLOCATIONS[name](AllocationSettings(**settings)).allocate(given, solver("ecos"))
+    return ALLOCATIONS[name](AllocationSettings(**settings)).allocate(given, find)
 
 
 def theirs(way: str, given: Given, **settings: Any) -> Allocated:

@@ -24,11 +24,10 @@ from controller.policies.allocations.allocation import (
 )
 from controller.policies.allocations.as_problem import AsProblem, check_values
 from controller.policies.allocations.presets import ALLOCATIONS
-from controller.policies.allocations.settings import SETTINGS, AlloxSettings, GavelLasSettings
+from controller.policies.allocations.settings import KEYS, AllocationSettings
 from controller.policies.allocations.shares import Proportional
 from controller.policies.allocations.table import FractionTable
 from controller.policies.allocations.worker import answers
-from controller.settings.base import Section
 from controller.settings.policies import PolicySettings
 from controller.solver import ImmediateSolver
 from controller.solver.solve import find
@@ -73,7 +72,7 @@ def answer(stated: AsProblem, given: Given) -> Solution:
 @pytest.mark.parametrize("name", ALLOCATIONS)
 def test_the_answer_is_the_allocation(name: str) -> None:
     stated = AsProblem(name, PolicySettings(name=name).allocation)
-    directly = ALLOCATIONS[name](SETTINGS[name]()).allocate(GIVEN, find)
+    directly = ALLOCATIONS[name](AllocationSettings()).allocate(GIVEN, find)
     found = by_type(stated.read(answer(stated, GIVEN)))
     for jobs, row in directly.fractions.items():
         assert found[jobs] == pytest.approx(dict(row), abs=1e-6), jobs
@@ -81,7 +80,7 @@ def test_the_answer_is_the_allocation(name: str) -> None:
 
 
 def test_pairs_are_in_the_answer() -> None:
-    stated = AsProblem("gavel-las", GavelLasSettings(space_sharing=True))
+    stated = AsProblem("gavel-las", AllocationSettings(space_sharing=True))
     found = stated.read(answer(stated, GIVEN))
     assert (JobId(1), JobId(4)) in found.rows
 
@@ -91,14 +90,14 @@ def test_what_was_given_reads_back() -> None:
 
 
 def test_an_allocation_that_cannot_be_says_why() -> None:
-    found = answer(AsProblem("gavel-las", SETTINGS["gavel-las"]()), replace(GIVEN, workers={}))
+    found = answer(AsProblem("gavel-las", AllocationSettings()), replace(GIVEN, workers={}))
     assert found.status is SolutionStatus.FAILED
     assert found.error == "AllocationError: workers: no type has any; at least one GPU is needed"
 
 
 def test_in_rounds_gangs_are_left_out_of_the_assignment() -> None:
     gang = replace(GIVEN.jobs[0], id=JobId(9), gpus=2)
-    stated = AsProblem("allox", AlloxSettings())
+    stated = AsProblem("allox", AllocationSettings())
     found = by_type(stated.read(answer(stated, replace(GIVEN, jobs=(*GIVEN.jobs, gang)))))
     assert found.pop((gang.id,)) == {"v100": 0.0, "k80": 0.0}
     assert found == by_type(stated.read(answer(stated, GIVEN)))
@@ -138,7 +137,7 @@ def test_an_answer_that_cannot_be_is_refused(what: str) -> None:
 
 def test_an_answer_that_cannot_be_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Liar(Proportional):
-        def __init__(self, _settings: Section) -> None:
+        def __init__(self, _settings: AllocationSettings) -> None:
             """A policy that gives every job all of a type."""
 
         def allocate(self, given: Given, solve: Solve) -> Allocated:
@@ -146,7 +145,7 @@ def test_an_answer_that_cannot_be_has_failed(monkeypatch: pytest.MonkeyPatch) ->
             return replace(allocated, fractions={jobs: {"v100": 1.0} for jobs in allocated.fractions})
 
     monkeypatch.setitem(ALLOCATIONS, "proportional", Liar)
-    found = answer(AsProblem("proportional", SETTINGS["proportional"]()), GIVEN)
+    found = answer(AsProblem("proportional", AllocationSettings()), GIVEN)
     assert (found.status, found.values) == (SolutionStatus.FAILED, ())
     assert found.error == "AllocationError: the solver gave " + MORE.format("v100", 4, 1)
 
@@ -155,18 +154,18 @@ def test_an_answer_that_cannot_be_has_failed(monkeypatch: pytest.MonkeyPatch) ->
 def test_nothing_is_an_answer_where_no_job_can_run(throughput: dict[str, float]) -> None:
     """The gangs have two GPUs, and there is one of the type."""
     gangs = tuple(replace(job, gpus=2, throughput=throughput) for job in GIVEN.jobs)
-    stated, given = AsProblem("gavel-las", GavelLasSettings()), replace(GIVEN, jobs=gangs)
+    stated, given = AsProblem("gavel-las", AllocationSettings()), replace(GIVEN, jobs=gangs)
     assert not any(answer(stated, given).values)
     stated.read(answer(stated, given))
 
 
 @pytest.mark.parametrize("name", ALLOCATIONS)
 def test_no_answer_of_an_allocation_is_refused(name: str) -> None:
-    fields = SETTINGS[name].model_fields
+    keys = KEYS[name]
     some: list[dict[str, Any]] = [{}]
-    some += [{"throughputs": "agnostic"}] if "throughputs" in fields else []
-    some += [{"space_sharing": True}] if "space_sharing" in fields else []
+    some += [{"throughputs": "agnostic"}] if "throughputs" in keys else []
+    some += [{"space_sharing": True}] if "space_sharing" in keys else []
     for options in some:
-        stated = AsProblem(name, SETTINGS[name].model_validate(options))
+        stated = AsProblem(name, AllocationSettings.model_validate(options))
         for seed in range(20):
             stated.read(answer(stated, drawn(seed, pairs=True)))

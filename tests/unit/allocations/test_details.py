@@ -17,7 +17,7 @@ from controller.policies.allocations.checked import effective
 from controller.policies.allocations.layout import Layout
 from controller.policies.allocations.presets import ALLOCATIONS
 from controller.policies.allocations.random_pairs import RandomPairs
-from controller.policies.allocations.settings import GavelGandivaSettings, GavelHierarchicalSettings
+from controller.policies.allocations.settings import AllocationSettings
 from controller.policies.allocations.shares import isolated_throughputs
 from controller.solver.problem_data import Found
 from controller.solver.solve import find
@@ -55,7 +55,7 @@ def test_water_filling_goes_on_after_an_answer_that_is_too_large_by_rounding() -
         return status, [each * (1 + 1e-5) for each in values], error
 
     problem = given([[1], [1], [2]], [2])
-    allocation = ALLOCATIONS["gavel-hierarchical"](GavelHierarchicalSettings())
+    allocation = ALLOCATIONS["gavel-hierarchical"](AllocationSettings())
     assert allocation.allocate(problem, generous).objective == pytest.approx(2, rel=1e-4)
 
 
@@ -80,7 +80,7 @@ def test_random_pairs() -> None:
 def test_a_pair_that_does_badly_does_not_stay() -> None:
     problem = given([[1]] * 2, [1], pairs=(Pair((ZERO, ONE), {"t0": (0.4, 0.4)}),))
     good = replace(problem, pairs=(Pair((ZERO, ONE), {"t0": (0.6, 0.6)}),))
-    policy = RandomPairs(GavelGandivaSettings())
+    policy = RandomPairs(AllocationSettings())
     assert not policy.good(Layout(problem), problem.pairs[0])
     assert policy.good(Layout(good), good.pairs[0])
 
@@ -157,7 +157,7 @@ def test_water_filling_goes_on_after_a_rise_that_came_to_its_end_too_early() -> 
         return status, [value * (0.9 if len(asked) == 1 else 1.0) for value in values], error
 
     problem = given([[1], [1], [2]], [2])
-    allocation = ALLOCATIONS["gavel-hierarchical"](GavelHierarchicalSettings())
+    allocation = ALLOCATIONS["gavel-hierarchical"](AllocationSettings())
     assert allocation.allocate(problem, early).objective == pytest.approx(2, rel=1e-4)
 
 

@@ -20,7 +20,7 @@ from controller.policies.allocations.allocation import (
     Pair,
 )
 from controller.policies.allocations.presets import ALLOCATIONS
-from controller.policies.allocations.settings import SETTINGS
+from controller.policies.allocations.settings import AllocationSettings
 from controller.policies.allocations.together import together
 from controller.solver.problem_data import Found
 from controller.solver.solve import find
@@ -168,7 +168,7 @@ SOLVED = [n for n in ALLOCATIONS if n not in ("isolated", "proportional", "gavel
 @pytest.mark.parametrize("name", SOLVED)
 def test_a_solver_that_fails_or_lies(name: str, how: str) -> None:
     spoil, message = SPOILED[how]
-    allocation = ALLOCATIONS[name](SETTINGS[name]())
+    allocation = ALLOCATIONS[name](AllocationSettings())
     with pytest.raises(AllocationError, match=message):
         allocation.allocate(TWO, lambda kind, data: spoil(find(kind, data)[1]))
 
@@ -188,7 +188,7 @@ class NoCones:
         return found
 
 
-FTF = ALLOCATIONS["gavel-ftf"](SETTINGS["gavel-ftf"]())
+FTF = ALLOCATIONS["gavel-ftf"](AllocationSettings())
 
 
 def test_the_search_for_a_finish_time_ends_where_a_ratio_is_too_low_by_the_last_digits() -> None:
@@ -219,6 +219,6 @@ def test_numbers_of_a_problem_do_not_shrink_with_the_number_of_jobs(gpus: int) -
     """Each has little of the time. The unknown of the problem is 1, and the answer has all its digits."""
     crowd = each(given([[1]] * 1000, [8]), gpus=gpus, steps_left=100.0)
     solve = NoCones()
-    found = ALLOCATIONS["gavel-makespan"](SETTINGS["gavel-makespan"]()).allocate(crowd, solve)
+    found = ALLOCATIONS["gavel-makespan"](AllocationSettings()).allocate(crowd, solve)
     assert solve.values[0][0] == pytest.approx(-1, rel=1e-6)
     assert found.objective == pytest.approx(1e5 * gpus / 8, rel=1e-8)

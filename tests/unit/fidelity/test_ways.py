@@ -18,7 +18,7 @@ from controller.model.solving import SolutionStatus
 from controller.policies.allocations.allocation import Allocated, AllocationError, Pair, Solve
 from controller.policies.allocations.checked import effective
 from controller.policies.allocations.random_pairs import RandomPairs
-from controller.policies.allocations.settings import GavelGandivaSettings
+from controller.policies.allocations.settings import AllocationSettings
 from controller.solver.problem_data import Found
 from tests.unit.allocations.problems import answer, drawn, each, given, theirs
 
@@ -114,7 +114,7 @@ def test_gavel_draws_pairs_of_which_some_come_to_nothing() -> None:
 
 def test_a_pair_does_not_stay_where_one_of_it_stands_still_on_a_type() -> None:
     problem = given([[1, 1]] * 2, [1, 1], pairs=(Pair((ZERO, ONE), {"t0": (0.9, 0.9), "t1": (0.0, 0.9)}),))
-    for policy, stays in ((RandomPairs(GavelGandivaSettings()), True), (AnyPairs(WaySettings()), False)):
+    for policy, stays in ((RandomPairs(AllocationSettings()), True), (AnyPairs(WaySettings()), False)):
         assert policy.good(policy.layout(problem), problem.pairs[0]) is stays
 
 

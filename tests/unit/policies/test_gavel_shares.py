@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controller.model import Job, Share
-from controller.policies.allocations.settings import SETTINGS
+from controller.policies.allocations.settings import KEYS
 from controller.policies.mechanisms.rounds.in_force import InForce
 from controller.policies.presets import WEIGHED
 from tests.unit.policies.ideal import cluster, make_job
@@ -69,7 +69,7 @@ def test_another_tree_is_another_problem() -> None:
     assert given(jobs[0], world) == pytest.approx(0.75, abs=1e-3)
 
 
-@pytest.mark.parametrize("name", sorted(set(SETTINGS) - WEIGHED))
+@pytest.mark.parametrize("name", sorted(set(KEYS) - WEIGHED))
 def test_without_weights_users_come_by_their_factor(name: str) -> None:
     """alice has twelve jobs. bob submits one of ten minutes a moment later."""
     jobs = [*jobs_of("alice", 12, 1, 6000.0, account="lab")]
@@ -80,7 +80,7 @@ def test_without_weights_users_come_by_their_factor(name: str) -> None:
     assert slowdown(world, jobs[-1]) < 1.1
 
 
-@pytest.mark.parametrize("name", sorted(set(SETTINGS) & WEIGHED))
+@pytest.mark.parametrize("name", sorted(set(KEYS) & WEIGHED))
 def test_with_weights_users_have_equal_parts(name: str) -> None:
     jobs = [*jobs_of("alice", 12, 1, 6000.0), make_job(100, 1, 600.0, user="bob", submit=1.0)]
     world = World(shared(name, **SHORT), cluster(1, 1), jobs)

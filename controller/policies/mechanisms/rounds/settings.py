@@ -8,8 +8,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from controller.policies.allocations import settings as own
 from controller.policies.allocations.allocation import Inside
+from controller.policies.allocations.settings import AllocationSettings
 from controller.settings.base import Section, setting
 
 
@@ -46,7 +46,7 @@ class RoundSettings(Section):
     )
 
 
-class AllocationTable(own.GavelMaxThroughputSettings, own.AlloxSettings, own.GavelGandivaSettings):
+class AllocationTable(AllocationSettings):
     """The allocation that is served in rounds. What an allocation does not read has no effect on it."""
 
     prices: dict[str, Annotated[float, Field(gt=0, le=1e9)]] = setting(
