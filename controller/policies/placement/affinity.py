@@ -6,12 +6,14 @@ there is one, and shares where there is none, rather than queueing.
 """
 
 import enum
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
-from controller.model import GpuSet, Job, JobId, natural_key, on_nodes
+from controller.model import GpuSet, Job, natural_key, on_nodes
 from controller.policies.placement.fleet import Fleet
-from controller.policies.placement.fleet_node import FleetNode, pick_ordinals
+from controller.policies.placement.fleet_node import FleetNode
 from controller.policies.placement.groups import common_ordinals
 
 
@@ -45,131 +47,92 @@ class Choice:
 def get_nodes(job: Job, fleet: Fleet, max_jobs_per_gpu: int, *, any_size: bool = False) -> Choice | None:
     """The nodes for this job, or None: it queues (stage 5 of the paper). Changes nothing. `any_size`: it
     may share nodes with jobs of other sizes."""
-    for share_any in (False, True) if any_size else (False,):
+    search = _Search(job, fleet, max_jobs_per_gpu)
+    for find in (search.own_size, search.any_size) if any_size else (search.own_size,):
         for count in fleet.spreads.of(job):
-            if count == 1:
-                choice = _one_node(job, fleet, max_jobs_per_gpu, share_any)
-            else:
-                choice = _several_nodes(job, fleet, count, max_jobs_per_gpu, share_any)
+            choice = find(count)
             if choice is not None:
                 return choice
     return None
 
 
-def _one_node(job: Job, fleet: Fleet, max_jobs_per_gpu: int, share_any: bool) -> Choice | None:
-    share = job.gpus
-    if share_any:
-        shared: Iterable[FleetNode] = sorted(fleet.nodes.values(), key=lambda s: (s.load, s.number))
-        return _share_node(job, shared, max_jobs_per_gpu, Stage.ANY_SIZE)
-    stages: tuple[tuple[Stage, Iterable[FleetNode]], ...] = (
-        (Stage.SAME_AFFINITY, fleet.shared_by(share, below=1.0)),
-        (Stage.UNASSIGNED, fleet.unassigned()),
-        (Stage.ANY_FREE, fleet.with_free(share)),
-    )
-    if fleet.most_free() >= share:
-        for stage, pool in stages:
-            for node in pool:
-                if node.free >= share and node.takes(job, share):
-                    ordinals = pick_ordinals(node.free_ordinals(), share)
-                    return Choice(stage, on_nodes((node.offer.name,), ordinals))
-    shared = fleet.shared_by(share, below=max_jobs_per_gpu)
-    return _share_node(job, shared, max_jobs_per_gpu, Stage.OVERSUBSCRIBE)
+class _Search:
+    """For one job, on so many nodes."""
 
+    def __init__(self, job: Job, fleet: Fleet, max_jobs_per_gpu: int) -> None:
+        self._job, self._fleet, self._max_jobs_per_gpu = job, fleet, max_jobs_per_gpu
 
-def _share_node(job: Job, nodes: Iterable[FleetNode], max_jobs_per_gpu: int, stage: Stage) -> Choice | None:
-    for node in nodes:
-        if not _room(node, job.gpus, max_jobs_per_gpu) or not node.takes(job, job.gpus):
-            continue
-        if node.offer.unconfined:
-            # A job that floats could use all GPUs: it shares as many as it needs.
-            ordinals = _shared_ordinals([node], job.gpus, max_jobs_per_gpu)
+    def own_size(self, count: int) -> Choice | None:
+        """Free GPUs, else those of nodes that are kept for its size."""
+        fleet, share, size = self._fleet, self._job.gpus // count, self._job.gpus
+        stages: tuple[tuple[Stage, Iterable[FleetNode]], ...] = (
+            (Stage.SAME_AFFINITY, fleet.shared_by(size, below=1.0)),
+            (Stage.UNASSIGNED, fleet.unassigned()),
+            (Stage.ANY_FREE, fleet.with_free(share)),
+        )
+        for stage, pool in stages if fleet.most_free() >= share else ():
+            fitting = (node for node in pool if node.free >= share and node.takes(self._job, share))
+            found = common_ordinals(list(islice(fitting, 1) if count == 1 else fitting), count, share)
+            if found is not None:
+                group, ordinals = found
+                return Choice(stage, on_nodes([node.name for node in group], ordinals))
+        if count == 1:
+            return self._share_one(fleet.shared_by(size, below=self._max_jobs_per_gpu), Stage.OVERSUBSCRIBE)
+        return self._share_group(count, share)
+
+    def any_size(self, count: int) -> Choice | None:
+        """The least loaded nodes of one GPU model that have room, whatever runs there."""
+        share = self._job.gpus // count
+        least_loaded = sorted(self._fleet.nodes.values(), key=lambda node: (node.load, node.number))
+        if count == 1:
+            return self._share_one(least_loaded, Stage.ANY_SIZE)
+        groups: dict[str, list[FleetNode]] = {}
+        for node in least_loaded:
+            if node.takes(self._job, share) and self._shared_ordinals([node], share) is not None:
+                groups.setdefault(node.offer.model, []).append(node)
+        for members in (group[:count] for group in groups.values() if len(group) >= count):
+            ordinals = self._shared_ordinals(members, share)
             if ordinals is not None:
-                return Choice(stage, on_nodes((node.offer.name,), ordinals))
-            continue
-        bound, usable = node.bound_jobs, set(node.usable)
-        if all(bound[g.id.ordinal] < g.shards for g in node.offer.gpus if g.id.ordinal in usable):
-            return Choice(stage, node.usable_gpus)
-    return None
-
-
-def _several_nodes(
-    job: Job, fleet: Fleet, count: int, max_jobs_per_gpu: int, share_any: bool
-) -> Choice | None:
-    share = job.gpus // count
-    possible = [node for node in fleet.nodes.values() if node.takes(job, share)]
-    if share_any:
-        least_loaded = sorted(possible, key=lambda s: (s.load, s.number))
-        return _share_nodes(least_loaded, count, share, max_jobs_per_gpu)
-    same = [s for s in possible if fleet.affinity.get(s.offer.name) == job.gpus]
-    same.sort(key=lambda s: (s.load, s.number))
-    # Small nodes first: the large ones stay whole for large gangs.
-    unassigned = [s for s in possible if s.offer.name not in fleet.affinity and not s.members]
-    unassigned.sort(key=lambda s: (len(s.usable), s.number))
-    tightest = sorted(possible, key=lambda s: (s.free, s.number))
-    for stage, pool in (
-        (Stage.SAME_AFFINITY, same),
-        (Stage.UNASSIGNED, unassigned),
-        (Stage.ANY_FREE, tightest),
-    ):
-        found = common_ordinals([s for s in pool if s.free >= share], count, share)
-        if found is not None:
-            group, ordinals = found
-            return Choice(stage, on_nodes([s.offer.name for s in group], ordinals))
-    return _share_group(job, same, fleet, count, max_jobs_per_gpu)
-
-
-def _share_group(
-    job: Job, same: Sequence[FleetNode], fleet: Fleet, count: int, max_jobs_per_gpu: int
-) -> Choice | None:
-    """Stage 4 for a gang over several nodes: exactly the GPUs of a gang of the same shape, so that the
-    two take turns as a whole."""
-    share = job.gpus // count
-    nodes = fleet.nodes
-    groups: dict[frozenset[str], float] = {}
-    seen: set[JobId] = set()
-    for node in same:
-        for other in node.members:
-            if other not in seen:
-                seen.add(other)
-                names = frozenset(name for name in fleet.places[other].nodes if name in nodes)
-                if len(names) == count:
-                    groups[names] = max(nodes[n].load for n in names)
-    for names in sorted(groups, key=lambda g: (groups[g], [natural_key(n) for n in sorted(g)])):
-        members = [nodes[n] for n in sorted(names, key=natural_key)]
-        if all(s.takes(job, share) for s in members):
-            ordinals = _shared_ordinals(members, share, max_jobs_per_gpu)
-            if ordinals is not None:
-                return Choice(Stage.OVERSUBSCRIBE, on_nodes(names, ordinals))
-    return None
-
-
-def _share_nodes(
-    possible: Sequence[FleetNode], count: int, share: int, max_jobs_per_gpu: int
-) -> Choice | None:
-    """The least loaded nodes of one GPU model that have room, whatever runs there."""
-    groups: dict[str, list[FleetNode]] = {}
-    for node in possible:
-        if _shared_ordinals([node], share, max_jobs_per_gpu) is not None:
-            groups.setdefault(node.offer.model, []).append(node)
-    for members in (group[:count] for group in groups.values() if len(group) >= count):
-        ordinals = _shared_ordinals(members, share, max_jobs_per_gpu)
-        if ordinals is not None:
-            return Choice(Stage.ANY_SIZE, on_nodes([s.offer.name for s in members], ordinals))
-    return None
-
-
-def _shared_ordinals(members: Sequence[FleetNode], share: int, max_jobs_per_gpu: int) -> list[int] | None:
-    """The `share` ordinals that the fewest jobs are bound to, usable on every member."""
-    common = set(members[0].usable)
-    for node in members:
-        shards = {g.id.ordinal: g.shards for g in node.offer.gpus}
-        common &= {o for o in node.usable if node.bound_jobs[o] < shards[o]}
-        if not _room(node, share, max_jobs_per_gpu):
-            return None
-    if len(common) < share:
+                return Choice(Stage.ANY_SIZE, on_nodes([node.name for node in members], ordinals))
         return None
-    return sorted(sorted(common, key=lambda o: (members[0].bound_jobs[o], o))[:share])
 
+    def _share_one(self, nodes: Iterable[FleetNode], stage: Stage) -> Choice | None:
+        share = self._job.gpus
+        for node in nodes:
+            if not self._room(node, share) or not node.takes(self._job, share):
+                continue
+            if node.offer.unconfined:
+                # A job that floats could use all GPUs: it shares as many as it needs.
+                ordinals = self._shared_ordinals([node], share)
+                if ordinals is not None:
+                    return Choice(stage, on_nodes((node.name,), ordinals))
+            elif len(node.open_ordinals()) == len(node.usable):
+                return Choice(stage, node.usable_gpus)
+        return None
 
-def _room(node: FleetNode, share: int, max_jobs_per_gpu: int) -> bool:
-    return node.allocated + share <= max_jobs_per_gpu * len(node.usable)
+    def _share_group(self, count: int, share: int) -> Choice | None:
+        """Stage 4 for a gang over several nodes: exactly the GPUs of a gang of the same shape, so that the
+        two take turns as a whole."""
+        nodes, groups = self._fleet.nodes, dict[frozenset[str], float]()
+        for node in self._fleet.shared_by(self._job.gpus, below=math.inf):
+            for other in node.members if node.takes(self._job, share) else ():
+                names = frozenset(name for name in self._fleet.places[other].nodes if name in nodes)
+                if len(names) == count:
+                    groups[names] = max(nodes[name].load for name in names)
+        for names in sorted(groups, key=lambda g: (groups[g], [natural_key(n) for n in sorted(g)])):
+            members = [nodes[name] for name in sorted(names, key=natural_key)]
+            if all(node.takes(self._job, share) for node in members):
+                ordinals = self._shared_ordinals(members, share)
+                if ordinals is not None:
+                    return Choice(Stage.OVERSUBSCRIBE, on_nodes(names, ordinals))
+        return None
+
+    def _shared_ordinals(self, members: Sequence[FleetNode], share: int) -> list[int] | None:
+        """The `share` ordinals that the fewest jobs are bound to, usable on every member."""
+        common = set[int].intersection(*(node.open_ordinals() for node in members))
+        if len(common) < share or not all(self._room(node, share) for node in members):
+            return None
+        return sorted(sorted(common, key=lambda o: (members[0].bound_jobs[o], o))[:share])
+
+    def _room(self, node: FleetNode, share: int) -> bool:
+        return node.allocated + share <= self._max_jobs_per_gpu * len(node.usable)

@@ -65,7 +65,7 @@ class Fleet:
     def _count(self, place: Place, jobs: int) -> list[FleetNode]:
         nodes = [self.nodes[name] for name in place.nodes if name in self.nodes]
         for node in nodes:
-            name = node.offer.name
+            name = node.name
             node.count(jobs, place.share, place.exact.get(name, ()), place.memory_bytes)
             for gpu in place.on:
                 if gpu.node == name:
@@ -162,7 +162,7 @@ class Fleet:
         self._stale.clear()
 
     def _drawers_of(self, node: FleetNode) -> list[tuple[list[Any], tuple[float, int]]]:
-        number, size = node.number, self.affinity.get(node.offer.name)
+        number, size = node.number, self.affinity.get(node.name)
         found: list[tuple[list[Any], tuple[float, int]]] = []
         if size is None and not node.members:
             found.append((self._unassigned, (len(node.usable), number)))

@@ -48,6 +48,10 @@ class FleetNode:
         self.memory_free_bytes = offer.memory_free_bytes
 
     @property
+    def name(self) -> str:
+        return self.offer.name
+
+    @property
     def free(self) -> int:
         """GPUs no job is assigned to; negative when over-subscribed."""
         return len(self.usable) - self.allocated
@@ -59,6 +63,11 @@ class FleetNode:
     def free_ordinals(self) -> list[int]:
         """Ordinals a new job can be bound to exactly, those that nothing runs on first."""
         return sorted((o for o in self.usable if not self.fixed[o]), key=lambda o: (self.occupied[o] > 0, o))
+
+    def open_ordinals(self) -> set[int]:
+        """Those that Slurm can bind one more job to."""
+        cards = ((gpu.id.ordinal, gpu.shards) for gpu in self.offer.gpus if gpu.usable)
+        return {ordinal for ordinal, shards in cards if self.bound_jobs[ordinal] < shards}
 
     def takes(self, job: Job, share: int) -> bool:
         """Whether it could take `share` GPUs of this job some time, whatever runs there now."""

@@ -13,10 +13,26 @@ from itertools import chain
 
 from controller.model import GpuId, GpuSet, Job, JobId, Node, Snapshot, Why, natural_key
 from controller.policies.placement.groups import Spreads
-from controller.policies.placement.masks import bits, sound_mask
 
 NOBODY = JobId(-1)
 """Has what no job may have."""
+
+
+def bits(mask: int) -> Iterator[int]:
+    while mask:
+        lowest = mask & -mask
+        yield lowest
+        mask ^= lowest
+
+
+def sound_mask(node: Node) -> int:
+    """GPUs that jobs may use which Slurm has bound to them: also on a node where it would start nothing (one
+    that is being drained), but not where the agent does not answer, which shows no GPU as healthy."""
+    mask = 0
+    for gpu in node.gpus:
+        if gpu.usable:
+            mask |= 1 << gpu.id.ordinal
+    return mask
 
 
 class Slot:

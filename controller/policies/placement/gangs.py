@@ -9,13 +9,14 @@ from itertools import islice
 
 from controller.model import NOWHERE, GpuSet, Job, Node, Placement, gpu_type
 from controller.policies.placement.free import Free, Slot
-from controller.policies.placement.masks import pick
 from controller.policies.placement.refusal import refusal
 
 _TRIES = 8
 """First nodes that are tried for a gang over several nodes."""
 _LOOKS = 256
 """Nodes that are looked at for a job that could have GPUs of its own."""
+_ALIGNED_UP_TO = 16
+"""Larger "nodes" are pools of GPUs without a topology (counting placement in simulation)."""
 
 
 def own_gpus(job: Job) -> GpuSet:
@@ -119,6 +120,23 @@ def _common(fitting: list[Slot], count: int, share: int) -> GpuSet | None:
                     picked = pick(mask, share, members[0].size)
                     return frozenset(gpu for member in members for gpu in member.gpus(picked))
     return None
+
+
+def pick(free: int, count: int, size: int) -> int:
+    """`count` of the free GPUs of a node with so many: an aligned block, which shares switches and bridges,
+    where there is one; else the lowest."""
+    block = (1 << count) - 1
+    if 1 < count <= size <= _ALIGNED_UP_TO:
+        for start in range(0, size - count + 1, count):
+            if free >> start & block == block:
+                return block << start
+    first = (free & -free).bit_length() - 1
+    if free >> first & block == block:
+        return block << first
+    rest = free
+    for _ in range(count):
+        rest &= rest - 1
+    return free ^ rest
 
 
 def accepts(node: Node, job: Job, share: int) -> bool:
