@@ -68,7 +68,7 @@ class Grow:
         if self._settings.in_place:
             _widen(snapshot, draft)
         trials.save()
-        record.save(draft)
+        draft.remember(NAME, record if record != Record() else None)
 
     # -- trials -----------------------------------------------------------------------------------------
 
@@ -83,12 +83,11 @@ class Grow:
             return grew and may_resize(draft, job)
 
         for trial in trials.ripe(goes_on):
-            job, rates = snapshot.jobs[trial.jobs[0]], trials.rates(trial)
-            gain, before = rates.get(job.id, 0.0) / trial.before[0], record.grown[job.id][1]
-            trials.end(trial)
-            trials.judge(trial.what, gain)
+            job, rates, gain = snapshot.jobs[trial.jobs[0]], trials.rates(trial), trials.score_of(trial)
+            before = record.grown[job.id][1]
+            trials.close(trial, gain)
             words = f"it does {gain:.2f} times what it did on {before} GPU{'s' * (before > 1)}"
-            if _is_gain(gain, self._trials):
+            if trials.is_gain(gain):
                 words = f"keeps its {len(job.placement.gpus)} GPUs: {words}"
                 draft.say(job.id, Why(Reason.KEEPS_GPUS, words))
                 draft.note(NAME, Verdict.KEPT, [job.id], gain)
@@ -111,7 +110,7 @@ class Grow:
             gpus = draft.free(snapshot).on(name)
             # It goes on with the GPUs that it has, too.
             sound = [job for job in jobs[name] if job.placement.gpus == usable_gpus(snapshot, job)]
-            growing = _Growing(snapshot, trials, sound, gpus, self._trials)
+            growing = _Growing(snapshot, trials, sound, gpus, self._trials.cooldown_seconds)
             if growing.next() is None or needs.at(name):
                 continue
             since, count = idle_before.get(name, (snapshot.time, len(gpus)))
@@ -130,16 +129,12 @@ class _Growing:
     """Who on one node gets which of its free GPUs."""
 
     def __init__(
-        self,
-        snapshot: Snapshot,
-        trials: Trials,
-        jobs: Iterable[Job],
-        free: list[GpuId],
-        settings: TrialSettings,
+        self, snapshot: Snapshot, trials: Trials, jobs: Iterable[Job], free: list[GpuId], known_seconds: float
     ) -> None:
-        self._snapshot, self._trials, self._settings, self._left = snapshot, trials, settings, list(free)
+        """`known_seconds`: as for `_rates`."""
+        self._snapshot, self._trials, self._left = snapshot, trials, free
         self._sizes = {job.id: len(job.placement.gpus) for job in jobs}
-        self._rates = {i: _rates(snapshot, snapshot.jobs[i], settings.cooldown_seconds) for i in self._sizes}
+        self._rates = {i: _rates(snapshot, snapshot.jobs[i], known_seconds) for i in self._sizes}
 
     def next(self) -> Job | None:
         """The job whose size is doubled next: the one that gains most for each GPU, as a part of its rate
@@ -187,7 +182,7 @@ class _Growing:
         score = self._trials.score(_what(self._snapshot, job, now, 2 * size))
         if score is None and size in rates and 2 * size in rates:
             score = rates[2 * size] / rates[size]
-        return score is None or _is_gain(score, self._settings)
+        return score is None or self._trials.is_gain(score)
 
     def _gain(self, job: Job, size: int) -> float | None:
         """Of the next doubling, for each GPU."""
@@ -195,10 +190,6 @@ class _Growing:
         if size not in rates or 2 * size not in rates:
             return None
         return (rates[2 * size] - rates[size]) / rates.get(job.request.size.wanted, rates[size]) / size
-
-
-def _is_gain(gain: float, settings: TrialSettings) -> bool:
-    return gain > 1 + settings.gain_fraction
 
 
 def _rates(snapshot: Snapshot, job: Job, known_seconds: float) -> Mapping[int, float]:

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable
 
 from controller.model import GpuId, GpuSet, Job, JobId, Placement, Snapshot, by_node, rate_key
 from controller.policies.placement.draft import Draft
@@ -33,14 +32,13 @@ class Hosts:
         looked at."""
         self._lists: dict[object, list[_Entry]] = {}
         """By size of the gang and by node."""
-        self._entries: dict[JobId, _Entry] = {}
-        self._keys: dict[JobId, list[int | str]] = {}
+        self.ids: set[JobId] = set()
         self._beyond: dict[object, float] = {}
         """Bytes that no host leaves, by key."""
         self._looks = _LOOKS
         self._room_of: dict[str, int] = {}
-        self._near: set[GpuId] = set()
-        """GPUs of nodes with hosts."""
+        self.gpus: set[GpuId] = set()
+        """All GPUs of nodes with hosts."""
         alone = [
             i for i, each in draft.placements.items() if i >= begin and each.gpus and not each.shares_with
         ]
@@ -51,13 +49,12 @@ class Hosts:
             job, placement = snapshot.jobs[job_id], draft.of(job_id)
             if _may_host(snapshot, job, placement):
                 names = {gpu.node for gpu in placement.gpus}
-                own: list[int | str] = [len(placement.gpus), *sorted(names)]
-                self._near.update(gpu.id for name in names for gpu in snapshot.nodes[name].gpus)
+                self.ids.add(job_id)
+                self.gpus.update(gpu.id for name in names for gpu in snapshot.nodes[name].gpus)
                 left = self._room(snapshot, placement.gpus) - peak_bytes(snapshot, job)
-                self._entries[job_id] = (utilization(snapshot, job), -left, job_id)
-                self._keys[job_id] = [] if on_trial(job_id) else own
-                for key in self._keys[job_id]:
-                    self._lists.setdefault(key, []).append(self._entries[job_id])
+                for key in () if on_trial(job_id) else (len(placement.gpus), *names):
+                    line = self._lists.setdefault(key, [])
+                    line.append((utilization(snapshot, job), -left, job_id))
         for line in self._lists.values():
             line.sort()
 
@@ -70,33 +67,15 @@ class Hosts:
             self._room_of[name] = room_bytes(snapshot, all_of_it)
         return min(self._room_of[name] for name in names)
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, job_id: JobId) -> bool:
-        return job_id in self._entries
-
-    @property
-    def gpus(self) -> Set[GpuId]:
-        """All GPUs of the nodes where they are."""
-        return self._near
-
-    def remove(self, job_id: JobId) -> None:
-        entry = self._entries.pop(job_id)
-        for key in self._keys.pop(job_id):
-            line = self._lists[key]
-            del line[bisect_left(line, entry)]
-
     def any_for(self, guest: Job) -> bool:
         """Whether there were hosts of its size; of a guest that is bound, on its own nodes."""
         lists = self._lists
         if not guest.placement.allocation:
             return bool(lists.get(guest.request.size.wanted))
-        return not self._near.isdisjoint(guest.placement.allocation)
+        return not self.gpus.isdisjoint(guest.placement.allocation)
 
     def with_room(self, guest: Job, peak: int) -> Iterable[JobId]:
-        """Hosts that leave so much memory; of a guest that is bound, on its own nodes. Not to be asked on
-        after one of them was removed."""
+        """Hosts that leave so much memory; of a guest that is bound, on its own nodes."""
         for key in _keys(guest):
             if peak >= self._beyond.get(key, math.inf):
                 continue
@@ -105,7 +84,7 @@ class Hosts:
                 self._looks -= 1
                 if self._looks < 0:
                     return
-                if -left >= peak:
+                if -left >= peak and job_id in self.ids:
                     found = True
                     yield job_id
             if not found:

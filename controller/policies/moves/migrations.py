@@ -60,11 +60,12 @@ class Migrations:
         return can and self._stays(job) and not self._trials.busy(job.id) and not self.cools_down(job.id)
 
     def _stays(self, job: Job) -> bool:
+        if self._draft.stays(job):
+            return True
         placement, planned = job.placement, self._draft.of(job.id)
-        if placement.gpus:
-            return planned == placement and not placement.shares_with
         # Some lanes do not count what a suspended job is bound to.
-        return bool(placement.allocation) and not planned.gpus and planned.allocation <= placement.allocation
+        suspended = placement.allocation and not placement.gpus and not planned.gpus
+        return bool(suspended) and planned.allocation <= placement.allocation
 
     def remaining_seconds(self, job: Job) -> float:
         """How long a gain of this job counts: up to the horizon, and no longer than it still runs where
@@ -108,5 +109,4 @@ class Migrations:
 
     def save(self) -> None:
         """Into the draft."""
-        since = {str(job_id): at for job_id, at in sorted(self._since.items())}
-        self._draft.remember(NAME, since or None)
+        self._draft.remember(NAME, self._since or None)

@@ -27,9 +27,10 @@ from controller.policies.settings import TrialSettings
 
 NAME = "pack"
 """What the draft remembers under it, where one plan does not look at all running jobs: that with which the
-next plan begins, and whether pairs were made since the first one."""
+next plan, asked for at once, begins, and whether pairs were made since the first one. A round that made pairs
+is followed by another one."""
 _ROUND_SECONDS = 60.0
-"""After so long they are looked at again (SPEC 1.9)."""
+"""So long after one that made none they are looked at again (SPEC 1.9)."""
 _TRIES = 16
 """Hosts with room that are tried for a guest."""
 IN_TURNS = 1.0
@@ -43,7 +44,7 @@ class Pack:
         self._settings = settings
 
     def propose(self, snapshot: Snapshot, draft: Draft) -> None:
-        trials = Trials(snapshot, draft, "pack", self._settings)
+        trials = Trials(snapshot, draft, NAME, self._settings)
         self._pack(snapshot, draft, trials)
         # Of plans that follow one another at once the last one looks after the pairs.
         if draft.wake_at > snapshot.time:
@@ -57,22 +58,18 @@ class Pack:
     def _judge(self, snapshot: Snapshot, draft: Draft, trials: Trials) -> None:
         """Keep the pairs whose trials are over, or part them."""
         for trial in trials.ripe(lambda trial: _together(snapshot, draft, trial.jobs)):
-            guest = snapshot.jobs[max(trial.jobs)]
-            rates = trials.rates(trial)
-            score = sum(
-                rates[i] / before for i, before in zip(trial.jobs, trial.before, strict=True) if rates
-            )
-            kept = self._is_gain(score)
+            guest, rates = snapshot.jobs[max(trial.jobs)], trials.rates(trial)
+            score = trials.score_of(trial)
+            kept = trials.is_gain(score)
             if not kept and not guest.may_stop:
                 continue
-            trials.end(trial)
-            trials.judge(trial.what, score)
+            trials.close(trial, score)
             if not kept:
                 words = _gain(score) if rates else "their rates together could not be measured"
                 self._part(guest.id, min(trial.jobs), draft, words)
-                draft.note("pack", Verdict.UNDONE, trial.jobs, score if rates else None)
+                draft.note(NAME, Verdict.UNDONE, trial.jobs, score if rates else None)
                 continue
-            draft.note("pack", Verdict.KEPT, trial.jobs, score)
+            draft.note(NAME, Verdict.KEPT, trial.jobs, score)
             for job_id, other in (trial.jobs, trial.jobs[::-1]):
                 words = f"shares its GPUs with job {other}: {_gain(score)}"
                 draft.say(job_id, Why(Reason.SHARES_GPUS, words))
@@ -95,7 +92,7 @@ class Pack:
             if before and score < IN_TURNS:
                 trials.judge(_what(host, guest, where), score)
                 self._part(guest_id, host_id, draft, _gain(score))
-                draft.note("pack", Verdict.UNDONE, pair, score)
+                draft.note(NAME, Verdict.UNDONE, pair, score)
 
     def _spread(self, snapshot: Snapshot, draft: Draft, trials: Trials) -> None:
         """Guests that may migrate go to GPUs that the mechanism has no use for."""
@@ -129,11 +126,23 @@ class Pack:
     def _pack(self, snapshot: Snapshot, draft: Draft, trials: Trials) -> None:
         waiting = [job for job in snapshot.jobs.values() if job.may_start and job.request.may_pack]
         begin, made = recalled(draft.remembered.get(NAME), tuple[JobId, bool], (JobId(0), False))
-        hosts = Hosts(snapshot, draft, trials.busy, begin) if waiting else None
-        following = hosts.next if hosts is not None else None
-        self._go_on(snapshot, draft, begin, following, made)
-        if not hosts:
-            return
+        following: JobId | None = None
+        if waiting:
+            hosts = Hosts(snapshot, draft, trials.busy, begin)
+            pairs, all_seen = False, True
+            if hosts.ids:
+                pairs, all_seen = self._fill(snapshot, draft, trials, hosts, waiting)
+            made, following = made or pairs, hosts.next if all_seen else begin
+        draft.remember(NAME, None if following is None else (following, made))
+        if following is not None or (begin and made):
+            draft.wake(snapshot.time)
+        elif begin:
+            draft.wake(snapshot.time + _ROUND_SECONDS)
+
+    def _fill(
+        self, snapshot: Snapshot, draft: Draft, trials: Trials, hosts: Hosts, waiting: list[Job]
+    ) -> tuple[bool, bool]:
+        """Guests join these hosts. Whether any did, and whether they all were looked at."""
         guests = [
             job
             for job in waiting
@@ -142,7 +151,7 @@ class Pack:
         bound: Mapping[GpuId, int] | None = None
         in_vain: set[object] = set()
         """Guests of these kinds gain with none of the hosts that are tried for them."""
-        left = True
+        made = False
         for guest in sorted(guests, key=lambda job: _first(snapshot, job)):
             trial, kind = trials.of(guest.id), _kind(guest)
             if (trial is None and kind in in_vain) or not _may_join(snapshot, guest, draft):
@@ -161,42 +170,24 @@ class Pack:
                     continue
                 what = _what(host, guest, where)
                 score = trials.score(what)
-                if score is not None and not self._is_gain(score):
+                if score is not None and not trials.is_gain(score):
                     continue
                 alike = False
                 if bound is None and not guest.placement.allocation:
                     bound = bindings(snapshot, hosts.gpus)
                 may_share = not refusal_to_share(snapshot, host, guest, gpus)
                 if may_share and can_join(snapshot, guest, gpus, bound or {}):
-                    hosts.remove(host_id)
+                    hosts.ids.remove(host_id)
                     if score is None and trial is None:
                         trials.begin(what, before)
                     self._join(guest, host_id, draft, score)
-                    left = draft.budget.spend(budget.PAIR)
-                    self._go_on(snapshot, draft, begin, following, made=True)
+                    made = True
+                    if not draft.budget.spend(budget.PAIR):
+                        return made, False
                     break
             if alike:
                 in_vain.add(kind)
-            if not left:
-                draft.remember(NAME, [begin, True])
-                draft.wake(snapshot.time)
-                return
-
-    def _go_on(
-        self, snapshot: Snapshot, draft: Draft, begin: JobId, following: JobId | None, made: bool
-    ) -> None:
-        """With the next running jobs, at once. A round that made pairs is followed by another one; after one
-        that made none it is looked again some time later."""
-        if following is not None:
-            draft.remember(NAME, [following, made])
-            draft.wake(snapshot.time)
-        else:
-            draft.remember(NAME, None)
-            if begin:
-                draft.wake(snapshot.time if made else snapshot.time + _ROUND_SECONDS)
-
-    def _is_gain(self, score: float) -> bool:
-        return score > IN_TURNS + self._settings.gain_fraction
+        return made, True
 
     def _join(self, guest: Job, host_id: JobId, draft: Draft, score: float | None) -> None:
         host = draft.of(host_id)
@@ -208,13 +199,13 @@ class Pack:
             why = _gain(score, "such jobs")
         draft.say(guest.id, Why(Reason.SHARES_GPUS, f"joins job {host_id} on its GPUs: {why}"))
         draft.say(host_id, Why(Reason.SHARES_GPUS, f"shares its GPUs with job {guest.id}: {why}"))
-        draft.note("pack", Verdict.TRIED if score is None else Verdict.PLANNED, (host_id, guest.id), score)
+        draft.note(NAME, Verdict.TRIED if score is None else Verdict.PLANNED, (host_id, guest.id), score)
 
 
 def _on_trial(guest: Job, trials: Trials, hosts: Hosts) -> list[JobId]:
     """The host of an open trial of the move, for its guest."""
     trial = trials.of(guest.id)
-    return [] if trial is None else [job_id for job_id in trial.jobs if job_id in hosts]
+    return [] if trial is None else [job_id for job_id in trial.jobs if job_id in hosts.ids]
 
 
 def _first(snapshot: Snapshot, job: Job) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from controller.model import GpuId, GpuSet, Job, JobId, Node, Placement, Reason, Snapshot, Why
+from controller.model import GpuId, GpuSet, Job, JobId, Node, Placement, Reason, Snapshot, Why, by_node
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.gangs import accepts
 
@@ -24,19 +24,12 @@ class Record:
     idle: dict[str, tuple[float, int]] = field(default_factory=dict)
     """Nodes where a job could grow: since when so many GPUs have been free there."""
 
-    def save(self, draft: Draft) -> None:
-        """Into the draft."""
-        grown = {str(job_id): list(entry) for job_id, entry in sorted(self.grown.items())}
-        idle = {name: list(entry) for name, entry in sorted(self.idle.items())}
-        draft.remember(NAME, {"grown": grown, "idle": idle} if grown or idle else None)
-
 
 def may_resize(draft: Draft, job: Job) -> bool:
     """Whether the job runs alone on one node, stays as it is, and may change its size."""
     placement = job.placement
-    stays = bool(placement.gpus) and draft.of(job.id) == placement and not placement.shares_with
     starts_again = job.may_resize and placement.allocation == placement.gpus
-    alone = stays and not job.switching and len({gpu.node for gpu in placement.gpus}) == 1
+    alone = draft.stays(job) and not job.switching and len(by_node(placement.gpus)) == 1
     return alone and (starts_again or job.may_resize_here)
 
 

@@ -41,7 +41,7 @@ class Separate:
         beside = [job for job in nodes.jobs if nodes.beside(job)]
         self._leave(snapshot, draft, beside, nodes, trials, record)
         trials.save()
-        record.save(draft)
+        draft.remember(NAME, record if record != _Record() else None)
 
     def _judge(self, snapshot: Snapshot, draft: Draft, trials: Trials, record: _Record) -> None:
         """What the moves brought. None is undone: it would only cost again."""
@@ -52,19 +52,14 @@ class Separate:
             return name not in ("", record.sources.get(job.id)) and not job.switching
 
         for trial in trials.ripe(in_place):
-            (job_id,), rates = trial.jobs, trials.rates(trial)
-            gain = rates.get(job_id, 0.0) / trial.before[0]
-            trials.end(trial)
-            trials.judge(trial.what, gain)
-            if not self._is_gain(gain):
+            (job_id,), rates, gain = trial.jobs, trials.rates(trial), trials.score_of(trial)
+            trials.close(trial, gain)
+            if not trials.is_gain(gain):
                 record.best[trial.what] = rates.get(job_id, trial.before[0])
             draft.note(NAME, Verdict.KEPT, [job_id], gain if rates else None)
             left = record.sources.get(job_id, "its node")
             words = f"it does {gain:.2f} times what it did on {left}" if rates else "its rate is not known"
             draft.say(job_id, Why(Reason.KEEPS_GPUS, f"stays where it went to: {words}"))
-
-    def _is_gain(self, gain: float) -> bool:
-        return gain > 1 + self._trials.gain_fraction
 
     def _leave(
         self,
@@ -86,7 +81,7 @@ class Separate:
                 continue
             speedup, score = best / rate.samples_per_second, trials.score(_what(snapshot, job))
             gain = (speedup - 1) * job.gpus * migrations.remaining_seconds(job)
-            worth = score is None or self._is_gain(score)
+            worth = score is None or trials.is_gain(score)
             if worth and migrations.pays(gain, [job]) and migrations.may_go(job):
                 ranked.append((gain, job))
         for _, job in sorted(ranked, key=lambda entry: (-entry[0], entry[1].id)):
@@ -105,10 +100,8 @@ class Separate:
 
 def _node_of(draft: Draft, job: Job) -> str:
     """The one node that the job runs on, with its GPUs to itself, and stays on. Empty: there is none."""
-    placement = draft.of(job.id)
-    names = by_node(placement.gpus)
-    stays = placement == job.placement and not placement.shares_with and not job.leaving
-    return next(iter(names)) if stays and len(names) == 1 else ""
+    names = by_node(job.placement.gpus)
+    return next(iter(names)) if draft.stays(job) and not job.leaving and len(names) == 1 else ""
 
 
 def _what(snapshot: Snapshot, job: Job) -> str:
@@ -141,12 +134,6 @@ class _Record:
             name: min(at, now) for name, at in self.left.items() if min(at, now) + cooldown_seconds > now
         }
         self.sources = {i: name for i, name in self.sources.items() if i in snapshot.jobs}
-
-    def save(self, draft: Draft) -> None:
-        """Into the draft."""
-        sources = {str(job_id): name for job_id, name in sorted(self.sources.items())}
-        entries = {"best": dict(sorted(self.best.items())), "left": self.left, "sources": sources}
-        draft.remember(NAME, entries if any(entries.values()) else None)
 
 
 class _Nodes:

@@ -63,6 +63,7 @@ class Trials:
         self._snapshot, self._draft, self._move = snapshot, draft, move
         self._seconds = 0.0 if settings is None else settings.trial_seconds
         self._cooldown_seconds = 0.0 if settings is None else settings.cooldown_seconds
+        self._gain_fraction = 0.0 if settings is None else settings.gain_fraction
         memory = recalled(draft.remembered.get(NAME), _Memory, _Memory())
         in_trials = [job_id for trial in memory.open for job_id in trial.jobs]
         if len(set(in_trials)) < len(in_trials):
@@ -99,8 +100,13 @@ class Trials:
         """Remember what it gained."""
         self._judged[f"{self._move} {what}"] = (score, self._snapshot.time)
 
+    def close(self, trial: Trial, score: float) -> None:
+        """It is judged."""
+        self.end(trial)
+        self.judge(trial.what, score)
+
     def end(self, trial: Trial) -> None:
-        """It is judged, or given up."""
+        """It is given up."""
         del self._open[trial.jobs]
         for job_id in trial.jobs:
             del self._of[job_id]
@@ -126,13 +132,21 @@ class Trials:
             return {}
         return {job_id: known[job_id].samples_per_second for job_id in trial.jobs}
 
+    def score_of(self, trial: Trial) -> float:
+        """The sum of the rates of its jobs, each relative to that before. 0: of one it is not known."""
+        rates = self.rates(trial).values()
+        return sum((now / before for now, before in zip(rates, trial.before, strict=False)), 0.0)
+
+    def is_gain(self, score: float) -> bool:
+        """Whether it is worth the change."""
+        return score > 1 + self._gain_fraction
+
     def save(self) -> None:
         """Into the draft. The move is asked again once a result holds no more."""
         if own := [at for key, (_, at) in self._judged.items() if key.startswith(f"{self._move} ")]:
             self._draft.wake(min(own) + self._cooldown_seconds)
-        judged = dict(sorted(self._judged.items()))
-        kept = {"open": list(self._open.values()), "judged": judged} if self._open or judged else None
-        self._draft.remember(NAME, kept)
+        memory = _Memory(list(self._open.values()), self._judged)
+        self._draft.remember(NAME, memory if memory != _Memory() else None)
 
     def _follow(self, trial: Trial, in_place: bool) -> Trial | None:
         """The trial as of now; None: given up."""

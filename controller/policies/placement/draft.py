@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any, Protocol
 
-from controller.model import NOWHERE, JobId, Moved, Placement, Snapshot, Verdict
+from pydantic_core import to_jsonable_python
+
+from controller.model import NOWHERE, Job, JobId, Moved, Placement, Snapshot, Verdict
 from controller.policies.budget import Budget
 from controller.policies.placement.free import NOBODY, Free, bindings
 
@@ -55,6 +57,11 @@ class Draft:
     def of(self, job_id: JobId) -> Placement:
         """What the job has as things stand."""
         return self._placements.get(job_id, NOWHERE)
+
+    def stays(self, job: Job) -> bool:
+        """Whether the job has its GPUs to itself, and is to go on so."""
+        placement = job.placement
+        return bool(placement.gpus) and self.of(job.id) == placement and not placement.shares_with
 
     @property
     def placements(self) -> Mapping[JobId, Placement]:
@@ -111,12 +118,12 @@ class Draft:
         """A move did this to these jobs, for events and metrics."""
         self.moved += [Moved(move, verdict, job_id, gain) for job_id in jobs]
 
-    def remember(self, name: str, json: Any) -> None:
-        """Remember this from plan to plan, in place of what the name had. None: nothing."""
-        if json is None:
+    def remember(self, name: str, memory: Any) -> None:
+        """Remember this from plan to plan, as JSON, in place of what the name had. None: nothing."""
+        if memory is None:
             self.remembered.pop(name, None)
         else:
-            self.remembered[name] = json
+            self.remembered[name] = to_jsonable_python(memory)
 
     def wake(self, at: float) -> None:
         """Plan again at this time, even if nothing happens. Now: the move goes on with the next plan, and
