@@ -21,10 +21,6 @@ class Bindings:
         """Nodes where a job came, went or is not as it was, since turns were given last."""
         self.room = True
         """Somewhere there may be more room than when the queue was looked at last."""
-        self._on: dict[str, set[JobId]] = {}
-        """Jobs bound to each node."""
-        self._spanning: dict[str, set[JobId]] = {}
-        """Those of them that are bound to other nodes too."""
 
     def recount(self, job: Job) -> None:
         """Host memory of a job that Slurm has bound is in what Slurm shows."""
@@ -76,16 +72,8 @@ class Bindings:
         if before.allocation:
             self.fleet.count_out(job_id)
             self.room = True
-            for name in {gpu.node for gpu in before.allocation}:
-                self._on[name].discard(job_id)
-                self._spanning.get(name, set()).discard(job_id)
         if after.allocation:
             self.fleet.count_in(job_id, self._place(job_id, after))
-            names = {gpu.node for gpu in after.allocation}
-            for name in names:
-                self._on.setdefault(name, set()).add(job_id)
-                if len(names) > 1:
-                    self._spanning.setdefault(name, set()).add(job_id)
         self.touch(before)
         self.touch(after)
 
@@ -123,15 +111,15 @@ class Bindings:
         """The nodes that this one makes a lane with, itself included, in order: gangs span them."""
         names, left = {name}, [name]
         while left:
-            spanning = self._spanning.get(left.pop(), ())
-            found = {other for job_id in spanning for other in self.fleet.places[job_id].nodes} - names
+            places = map(self.fleet.places.__getitem__, self.fleet.members[left.pop()])
+            found = {other for place in places if len(place.nodes) > 1 for other in place.nodes} - names
             names |= found
             left += found
         return tuple(sorted(names))
 
     def jobs_on(self, names: Iterable[str]) -> list[JobId]:
         """Jobs bound to any of these nodes, in order."""
-        return sorted({job_id for name in names for job_id in self._on.get(name, ())})
+        return sorted({job_id for name in names for job_id in self.fleet.members[name]})
 
 
 def _memory_bytes(job: Job) -> int:

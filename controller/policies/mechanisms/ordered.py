@@ -40,8 +40,8 @@ class Ordered:
     def reset(self, snapshot: Snapshot, common: Mapping[str, Any], rows: Mapping[JobId, Row]) -> None:
         self._rows = rows
         self._timers = Timers()
-        self._polled = Timers()
-        """When jobs whose time has to be asked for have to be asked again at the soonest."""
+        self._polled: set[JobId] = set()
+        """Jobs whose time has to be asked for."""
         self._polled_wake = math.inf
         """The first of their times, as of this plan."""
         self._unsettled: set[JobId] = set()
@@ -80,7 +80,7 @@ class Ordered:
         self._lanes.leave(row)
         self._unsettled.discard(row.id)
         self._timers.set(row.id, math.inf)
-        self._polled.set(row.id, math.inf)
+        self._polled.discard(row.id)
 
     def _enter(self, row: Row) -> None:
         job, kept_until = row.job, self._lanes.kept_until(row.job)
@@ -95,7 +95,7 @@ class Ordered:
         else:
             own = self._ranks.until(row)
             if own < math.inf and self._ranks.polled(row):
-                self._polled.set(row.id, self._ranks.ask_at(row, own))
+                self._polled.add(row.id)
                 self._polled_wake = min(self._polled_wake, own)
             else:
                 until = min(until, own)
@@ -110,17 +110,13 @@ class Ordered:
         due = {job_id: self._rows[job_id] for job_id in self._timers.due(self._now, most)}
         left.more |= len(due) == most
         left.spend(budget.ADVANCE * len(due))
-        self._polled_wake, asked = math.inf, list[tuple[Row, float]]()
-        while self._polled.first() < self._polled_wake:
-            row = self._rows[self._polled.pop()]
+        self._polled_wake = math.inf
+        for row in [self._rows[job_id] for job_id in self._polled]:
             until = self._ranks.until(row)
             if until <= self._now + TINY:
                 due[row.id] = row
             else:
                 self._polled_wake = min(self._polled_wake, until)
-                asked.append((row, until))
-        for row, until in asked:
-            self._polled.set(row.id, self._ranks.ask_at(row, until))
         for row in sorted(due.values(), key=arrival):
             self.leave(row)
             if row.standing is not ASIDE:

@@ -114,10 +114,6 @@ class Ranks:
         """When note or key change by themselves."""
         return self._order.until(row.job, row.usage, row.note, self._now)
 
-    def ask_at(self, row: Row, until: float) -> float:
-        """Where polled: its time, `until` for now, is never before this."""
-        return self._order.ask_at(row.job, row.usage, row.note, self._now, until)
-
     def advance(self, row: Row) -> None:
         """Change the note if its time has come."""
         if self.until(row) > self._now + TINY:

@@ -37,8 +37,8 @@ class Order(ABC):
     epoch_seconds: float = math.inf
     """How long ranks of running jobs hold; then all are asked for anew. 0: with each plan."""
     polled = False
-    """`until` of running jobs is asked for again with plans from `ask_at` on, and may depend on when it is
-    asked. Infinity: not before the job is stopped or its note changes."""
+    """`until` of running jobs is asked for again with each plan, and may depend on when it is asked.
+    Infinity: not before the job is stopped or its note changes."""
 
     def read(self, note: Note) -> Note:
         """A note out of the journal. None where it makes no sense: then the job enters anew."""
@@ -78,10 +78,6 @@ class Order(ABC):
         """When note or rank change by themselves, if the job goes on as it is. Must not be later because it
         is asked later."""
         return math.inf
-
-    def ask_at(self, job: Job, usage: Usage, note: Note, now: float, until: float) -> float:
-        """Where `polled`, and `until` is what the job's says now: it never says an earlier time than this."""
-        return -math.inf
 
     def advance(self, job: Job, usage: Usage, note: Note, now: float, i: int) -> Note:
         """The note after `until` has come."""

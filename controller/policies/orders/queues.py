@@ -15,8 +15,6 @@ from controller.policies.settings import QueueSettings
 
 TINY = 1e-6
 """Service below which two values count as equal: sums of floating-point times."""
-ROUNDING_SECONDS = 1e-3
-"""More than floating-point times of one moment differ."""
 
 
 class QueueNote(NamedTuple):
@@ -73,13 +71,6 @@ class Queues(Order):
         if usage.since is None:
             return self._promoted_at(usage, known)
         return self._demoted_at(job, usage, usage.since, known, now)
-
-    def ask_at(self, job: Job, usage: Usage, note: Note, now: float, until: float) -> float:
-        known = as_note(note)
-        left = self._limits[known.queue] - self.served(usage, known, now)
-        demoted_at = now + left / (usage.gpus if self._gpu_time else 1)
-        # Asked later it may say less by what `_demoted_at` rounds off.
-        return min(demoted_at, until - 1.0) - ROUNDING_SECONDS
 
     def advance(self, job: Job, usage: Usage, note: Note, now: float, i: int) -> Note:
         known = as_note(note)

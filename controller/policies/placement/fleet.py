@@ -5,6 +5,7 @@ without looking at every node."""
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,8 +34,11 @@ class Fleet:
     """The nodes, who is on them, and drawers of them in the orders of Algorithm 1's stages."""
 
     def __init__(self, nodes: Mapping[str, Node], affinity: Mapping[str, int]) -> None:
+        self.members = defaultdict[str, dict[JobId, int]](dict)
+        """By node, also by one that is gone: GPUs there of each job that is counted in."""
         self.nodes = {
-            name: FleetNode(number, nodes[name]) for number, name in enumerate(sorted(nodes, key=natural_key))
+            name: FleetNode(number, nodes[name], self.members[name])
+            for number, name in enumerate(sorted(nodes, key=natural_key))
         }
         self.affinity = {name: size for name, size in affinity.items() if name in self.nodes}
         """Size of the gangs each node is kept for; nodes without jobs are not in it."""
@@ -51,27 +55,30 @@ class Fleet:
     # -- who is where ---------------------------------------------------------------------------------
 
     def count_in(self, job_id: JobId, place: Place) -> None:
-        """A job takes its place. Nodes that are gone are ignored."""
+        """A job takes its place."""
         self.places[job_id] = place
-        for node in self._count(place, 1):
-            node.members[job_id] = place.share
+        self._count(place, 1)
+        for name in place.nodes:
+            self.members[name][job_id] = place.share
 
     def count_out(self, job_id: JobId) -> None:
         """It leaves its place, if it has one."""
         place = self.places.pop(job_id, None)
-        for node in self._count(place, -1) if place is not None else ():
-            del node.members[job_id]
+        if place is not None:
+            self._count(place, -1)
+            for name in place.nodes:
+                del self.members[name][job_id]
 
-    def _count(self, place: Place, jobs: int) -> list[FleetNode]:
-        nodes = [self.nodes[name] for name in place.nodes if name in self.nodes]
-        for node in nodes:
-            name = node.name
+    def _count(self, place: Place, jobs: int) -> None:
+        for name in place.nodes:
+            node = self.nodes.get(name)
+            if node is None:
+                continue
             node.count(jobs, place.share, place.exact.get(name, ()), place.memory_bytes)
             for gpu in place.on:
                 if gpu.node == name:
                     node.occupied[gpu.ordinal] += jobs
             self._stale.add(name)
-        return nodes
 
     def all_free(self, gpus: GpuSet) -> bool:
         """Whether a job can be bound to exactly these, and have them at once."""

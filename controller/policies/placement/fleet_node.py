@@ -6,7 +6,7 @@ together, load is M/N, and a GPU is free while M < N.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from controller.model import Job, JobId, Node
 from controller.policies.placement.refusal import refusal
@@ -28,8 +28,9 @@ class FleetNode:
         "usable_gpus",
     )
 
-    def __init__(self, number: int, offer: Node) -> None:
-        """`number`: its place in the natural order of names. `offer`: as it was observed."""
+    def __init__(self, number: int, offer: Node, members: Mapping[JobId, int]) -> None:
+        """`number`: its place in the natural order of names. `offer`: as it was observed. `members`: GPUs of
+        this node that each assigned job takes."""
         self.number, self.offer = number, offer
         self.usable_gpus = frozenset(gpu.id for gpu in offer.gpus if gpu.usable)
         """Those that Gandiva jobs may use."""
@@ -43,8 +44,7 @@ class FleetNode:
         """How many floating jobs are on each ordinal just now."""
         self.bound_jobs = Counter[int]()
         """How many jobs hold a shard of each ordinal."""
-        self.members: dict[JobId, int] = {}
-        """GPUs of this node that each assigned job takes."""
+        self.members = members
         self.memory_free_bytes = offer.memory_free_bytes
 
     @property
