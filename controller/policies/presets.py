@@ -11,7 +11,6 @@ from controller.policies.allocations.as_problem import AsProblem
 from controller.policies.allocations.settings import KEYS, READ_HISTORY, READ_PREVIOUS
 from controller.policies.mechanisms.frame import Frame
 from controller.policies.mechanisms.gang_lanes import GangLanes
-from controller.policies.mechanisms.ordered import Ordered
 from controller.policies.mechanisms.rounds.given import Terms
 from controller.policies.mechanisms.rounds.policy import Rounds
 from controller.policies.mechanisms.rounds.settings import TERMS
@@ -42,8 +41,8 @@ def gangs(
     backfill: bool = True,
 ) -> Policy:
     """An order over the whole cluster."""
-    lanes = GangLanes(consolidation or Consolidation(), preempt=preempt, backfill=backfill)
-    return Frame(Ordered(order, lanes, preempt=preempt), moves)
+    lanes = GangLanes(order, consolidation or Consolidation(), preempt=preempt, backfill=backfill)
+    return Frame(lanes, moves)
 
 
 def _sorted(order: Order) -> Preset:
@@ -53,8 +52,8 @@ def _sorted(order: Order) -> Preset:
 
 def _gandiva(settings: PolicySettings, moves: Moves) -> Policy:
     own = settings.gandiva
-    lanes = SliceLanes(slice_seconds=own.slice_seconds, max_jobs_per_gpu=own.max_jobs_per_gpu)
-    return Frame(Ordered(FairShare(own.slice_seconds), lanes), moves)
+    order, seconds = FairShare(own.slice_seconds), own.slice_seconds
+    return Frame(SliceLanes(order, slice_seconds=seconds, max_jobs_per_gpu=own.max_jobs_per_gpu), moves)
 
 
 def _tiresias(order: Order, settings: PolicySettings, moves: Moves) -> Policy:

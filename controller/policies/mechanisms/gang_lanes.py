@@ -11,10 +11,10 @@ from controller.model import Changes, GpuSet, Job, JobId, Placement, Reason, Sna
 from controller.policies import budget
 from controller.policies.mechanisms.clearing import Clearing
 from controller.policies.mechanisms.lane import Lane
-from controller.policies.mechanisms.lanes import Lanes
-from controller.policies.mechanisms.ranks import Ranks
+from controller.policies.mechanisms.ordered import Ordered
 from controller.policies.mechanisms.row import FIXED, RUNNING, WAITING, Key, Row, Shape, taken
 from controller.policies.mechanisms.settled import let_arrive, let_return
+from controller.policies.orders.order import Order
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.free import Free
@@ -24,19 +24,20 @@ _ROUNDS = 64
 """How often a scan is repeated because a shape could not be placed."""
 
 
-class GangLanes(Lanes):
+class GangLanes(Ordered):
     """The lane, the GPUs, and the gangs that are bound to nodes which are being drained."""
 
-    notes_on_arrival = True
-
-    def __init__(self, consolidation: Consolidation, *, preempt: bool = True, backfill: bool = True) -> None:
-        self._rules, self._consolidation = consolidation, consolidation
-        self._preempt, self._backfill = preempt, backfill
+    def __init__(
+        self, order: Order, consolidation: Consolidation, *, preempt: bool = True, backfill: bool = True
+    ) -> None:
+        super().__init__(order, preempt=preempt)
+        self._rules, self._backfill = consolidation, backfill
 
     # -- what is known --------------------------------------------------------------------------------
 
     def reset(self, snapshot: Snapshot, common: Mapping[str, Any], rows: Mapping[JobId, Row]) -> None:
-        self._free, self._lane, self._rows = Free(snapshot.nodes), Lane(), rows
+        super().reset(snapshot, common, rows)
+        self._free, self._lane = Free(snapshot.nodes), Lane()
         self._consolidation = self._rules.fitted(snapshot.models, snapshot.rates)
         self._leaving: dict[JobId, Row] = {}
         """Waiting jobs that are bound to GPUs of nodes where nothing starts any more."""
@@ -64,14 +65,14 @@ class GangLanes(Lanes):
 
     # -- who is in the lane ---------------------------------------------------------------------------
 
-    def enter(self, row: Row, now: float) -> float:
+    def enter(self, row: Row) -> float:
         job, until = row.job, math.inf
         self._ready = True
         demand = self._demand(job)
         if row.standing is WAITING and self.held(job).allocation:
             self._coming[job.id] = row
         elif row.standing is WAITING:
-            consolidated = self._consolidation.demands(job, row.usage, row.profile, now)
+            consolidated = self._consolidation.demands(job, row.usage, row.profile, self._now)
             if consolidated:
                 until = self._consolidation.until(job, row.usage)
             row.shape = (demand, job.signature, consolidated, job.placement.allocation)
@@ -88,6 +89,7 @@ class GangLanes(Lanes):
         return until
 
     def leave(self, row: Row) -> None:
+        super().leave(row)
         self._ready = True
         self._leaving.pop(row.id, None)
         self._coming.pop(row.id, None)
@@ -107,8 +109,8 @@ class GangLanes(Lanes):
         own = (job.placement.gpus or own_gpus(job)) if closed else frozenset()
         return job.gpus - sum(gpu.node in closed for gpu in own)
 
-    def waits(self, row: Row, words: str) -> Why:
-        job = row.job
+    def waits(self, row: Row) -> Why:
+        job, words = row.job, self._ranks.words(row)
         if row.id in self._coming:
             where = ",".join(sorted(by_node(job.promised)))
             return Why(Reason.MIGRATES, f"continues on {where}, where its GPUs are promised to it")
@@ -121,39 +123,41 @@ class GangLanes(Lanes):
         few = " on as few nodes as possible" if row.shape[2] is True else ""
         return self._free.why_nowhere(job) or Why(Reason.WAITS_FOR_GPUS, words + few)
 
-    def wake(self, ranks: Ranks) -> float:
-        """When the running jobs' keys change, if one waits for them."""
-        return ranks.epoch_end if self._lane.contested and self._lane.running else math.inf
+    def wake(self) -> float:
+        """Also when the running jobs' keys change, if one waits for them."""
+        contested = self._lane.contested and self._lane.running
+        return min(super().wake(), self._ranks.epoch_end if contested else math.inf)
 
     # -- deciding -------------------------------------------------------------------------------------
 
-    def decide(self, draft: Draft, now: float, ranks: Ranks) -> None:
-        if not self._ready and ranks.epoch == self._epoch:
+    def give(self, draft: Draft) -> None:
+        epoch = self._ranks.epoch
+        if not self._ready and epoch == self._epoch:
             return
         self._ready = False
         let_arrive(draft, self._coming.values())
         self._admit()
         if self._lane.contested:
-            if ranks.epoch != self._epoch:
-                self._epoch = ranks.epoch
-                self._rekey_running(ranks)
+            if epoch != self._epoch:
+                self._epoch = epoch
+                self._rekey_running()
             self._ready = self._fill(draft)
         wholly = [row for row in self._leaving.values() if row.shape[0] == 0]
         let_return(draft, self._free, sorted(wholly, key=lambda row: row.key))
         draft.budget.more |= self._ready
 
-    def rekey(self, ranks: Ranks) -> None:
-        self._rekey_running(ranks)
+    def rekey(self) -> None:
+        self._rekey_running()
         for line in self._lane.lines():
-            line[:] = sorted(self._new_key(key, ranks) for key in line)
+            line[:] = sorted(map(self._new_key, line))
 
-    def _rekey_running(self, ranks: Ranks) -> None:
+    def _rekey_running(self) -> None:
         running = zip(self._lane.running, self._lane.sizes, strict=True)
-        self._lane.reorder([(self._new_key(key, ranks), size) for key, size in running])
+        self._lane.reorder([(self._new_key(key), size) for key, size in running])
 
-    def _new_key(self, key: Key, ranks: Ranks) -> Key:
+    def _new_key(self, key: Key) -> Key:
         row = self._rows[key[-1]]
-        row.key = ranks.key(row)
+        row.key = self._ranks.key(row)
         return row.key
 
     def _fill(self, draft: Draft) -> bool:

@@ -2,40 +2,41 @@
 """The mechanism that serves orders: jobs compete in lanes, and run in order.
 
 A lane is a set of GPUs that jobs compete for: one for the cluster makes gangs, one for each node makes
-slices. `Ranks` knows the order; `GangLanes` and `SliceLanes` know who competes where and which GPUs fit. This
-module knows when jobs change by themselves.
+slices. `Ranks` knows the order; `GangLanes` and `SliceLanes`, the two kinds, know who competes where and
+which GPUs fit. This module knows when jobs change by themselves.
 """
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from controller.model import Changes, Job, JobId, Note, Placement, Problem, Snapshot, Usage, Why
+from controller.model import Changes, Job, JobId, Note, Placement, Problem, Reason, Snapshot, Usage, Why
 from controller.model.timers import TINY, Timers
 from controller.model.value import empty
 from controller.policies import budget
 from controller.policies.mechanisms import sentences
-from controller.policies.mechanisms.lanes import Lanes
 from controller.policies.mechanisms.mechanism import Decision
 from controller.policies.mechanisms.ranks import Ranks
 from controller.policies.mechanisms.row import ASIDE, FIXED, Row, arrival, standing
 from controller.policies.orders.order import Order
-from controller.policies.placement.draft import Draft
+from controller.policies.placement.draft import Draft, Room
 from controller.policies.recalled import mapping
 
 
-class Ordered:
-    """An order and lanes. Implements `Mechanism`."""
+class Ordered(Room):
+    """An order; lanes derive from it. Implements `Mechanism`."""
 
+    notes_on_arrival = True
+    """A job gets its note when it comes; else when it joins a lane."""
     problems: Mapping[str, Problem] = empty()
     refused: Mapping[str, str] = empty()
 
-    def __init__(self, order: Order, lanes: Lanes, *, preempt: bool = True) -> None:
+    def __init__(self, order: Order, *, preempt: bool = True) -> None:
         """`preempt`: running jobs may be stopped for others."""
-        self._ranks, self._lanes, self._preempt = Ranks(order), lanes, preempt
-        self.change, self.restore, self.held = lanes.change, lanes.restore, lanes.held
+        self._ranks, self._preempt = Ranks(order), preempt
 
     def reset(self, snapshot: Snapshot, common: Mapping[str, Any], rows: Mapping[JobId, Row]) -> None:
         self._rows = rows
@@ -47,15 +48,41 @@ class Ordered:
         self._unsettled: set[JobId] = set()
         """Running jobs that were advanced, and about which no whole decision was made since."""
         self._ranks.reset(mapping(common.get("order")))
-        self._lanes.reset(snapshot, mapping(common.get("lanes")), rows)
-
-    def nodes_changed(self, snapshot: Snapshot, changed: Changes) -> bool:
-        return self._lanes.nodes_changed(snapshot, changed)
 
     def begin(self, snapshot: Snapshot) -> None:
         self._now = snapshot.time
         self._ranks.begin_plan(self._now)
         self.changed: dict[JobId, None] = {}
+
+    # -- what lanes know ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def held(self, job: Job) -> Placement:
+        """What a job has as far as others are concerned."""
+
+    @abstractmethod
+    def nodes_changed(self, snapshot: Snapshot, changed: Changes) -> bool:
+        """False: they offer other GPUs than before, so begin anew."""
+
+    @abstractmethod
+    def enter(self, row: Row) -> float:
+        """Put a job where it stands; returns when that changes by itself."""
+
+    @abstractmethod
+    def give(self, draft: Draft) -> None:
+        """Who runs where."""
+
+    def kept_until(self, job: Job) -> float:
+        """Until then a job that runs is not stopped, whatever its place. -inf: it may be."""
+        return -math.inf
+
+    def rekey(self) -> None:
+        """The keys of all jobs that are in lanes are others."""
+        return  # lanes that ask for keys whenever they decide
+
+    def remembered(self) -> Mapping[str, Any]:
+        """What lanes remember beyond jobs."""
+        return {}
 
     # -- where jobs stand -----------------------------------------------------------------------------
 
@@ -70,25 +97,24 @@ class Ordered:
         for row in rows:
             self._ranks.seen(row)
         if self._ranks.learned and self._ranks.recall():
-            self._lanes.rekey(self._ranks)
+            self.rekey()
         for row in rows:
-            if row.note is None and self._lanes.notes_on_arrival:
+            if row.note is None and self.notes_on_arrival:
                 self._ranks.begin(row, ())
             self._enter(row)
 
     def leave(self, row: Row) -> None:
-        self._lanes.leave(row)
         self._unsettled.discard(row.id)
         self._timers.set(row.id, math.inf)
         self._polled.discard(row.id)
 
     def _enter(self, row: Row) -> None:
-        job, kept_until = row.job, self._lanes.kept_until(row.job)
+        job, kept_until = row.job, self.kept_until(row.job)
         fixed = not self._preempt or kept_until > self._now + TINY
         row.standing, row.key = standing(job, self._rows, fixed=fixed), self._ranks.key(row)
         if self._ranks.unsettled(row):
             self._unsettled.add(row.id)
-        until = self._lanes.enter(row, self._now)
+        until = self.enter(row)
         if row.standing is ASIDE:
             if job.held_until is not None and job.held_until > self._now:
                 until = job.held_until
@@ -129,7 +155,7 @@ class Ordered:
         """The plan with the last of the jobs whose time has come decides."""
         self._advance(draft.budget)
         if not draft.budget.more:
-            self._lanes.decide(draft, self._now, self._ranks)
+            self.give(draft)
         return Decision()
 
     def settle(self, changes: Mapping[JobId, Placement], *, whole: bool) -> None:
@@ -166,15 +192,15 @@ class Ordered:
         return None
 
     def waits(self, row: Row) -> Why:
-        return self._lanes.waits(row, self._ranks.words(row))
+        return Why(Reason.WAITS_FOR_TURN, self._ranks.words(row))
 
     # -- memory ---------------------------------------------------------------------------------------
 
     def common(self) -> Mapping[str, Any]:
-        return {"order": self._ranks.common, "lanes": self._lanes.common()}
+        return {"order": self._ranks.common, "lanes": self.remembered()}
 
     def notes(self) -> Mapping[JobId, Note]:
         return self._ranks.notes
 
     def wake(self) -> float:
-        return min(self._timers.first(), self._lanes.wake(self._ranks), self._polled_wake)
+        return min(self._timers.first(), self._polled_wake)

@@ -17,22 +17,23 @@ from typing import Any
 from controller.model import NOWHERE, Changes, Job, JobId, Placement, Snapshot
 from controller.model.timers import TINY
 from controller.policies.mechanisms.bindings import Bindings
-from controller.policies.mechanisms.lanes import Lanes
+from controller.policies.mechanisms.ordered import Ordered
 from controller.policies.mechanisms.queue import Queue
-from controller.policies.mechanisms.ranks import Ranks
 from controller.policies.mechanisms.row import WAITING, Row
 from controller.policies.mechanisms.turns import Turns
+from controller.policies.orders.order import Order
 from controller.policies.placement.draft import Draft
-from controller.policies.recalled import recalled
+from controller.policies.recalled import mapping, recalled
 
 
-class SliceLanes(Lanes):
+class SliceLanes(Ordered):
     """Who is bound where, who waits for a place, and whose turn it is."""
 
     notes_on_arrival = False
 
-    def __init__(self, *, slice_seconds: float = 60.0, max_jobs_per_gpu: int = 4) -> None:
+    def __init__(self, order: Order, *, slice_seconds: float = 60.0, max_jobs_per_gpu: int = 4) -> None:
         """`max_jobs_per_gpu`: on average over a node; more jobs wait in the queue."""
+        super().__init__(order)
         self._slice_seconds, self._max_jobs_per_gpu = slice_seconds, max_jobs_per_gpu
         self._patience_seconds = slice_seconds * max_jobs_per_gpu
         """A job waits in the queue as long as those that share wait for their turns, at most. Then it shares
@@ -41,12 +42,13 @@ class SliceLanes(Lanes):
     # -- what is known --------------------------------------------------------------------------------
 
     def reset(self, snapshot: Snapshot, common: Mapping[str, Any], rows: Mapping[JobId, Row]) -> None:
-        """`common`: affinity and begin of the slice by node."""
-        self._bindings = Bindings(snapshot.nodes, recalled(common.get("affinity"), dict[str, int], {}), rows)
+        super().reset(snapshot, common, rows)
+        lanes = mapping(common.get("lanes"))
+        self._bindings = Bindings(snapshot.nodes, recalled(lanes.get("affinity"), dict[str, int], {}), rows)
         # The wall clock may have been set back.
         starts = {
             name: min(start, snapshot.time)
-            for name, start in recalled(common.get("slices"), dict[str, float], {}).items()
+            for name, start in recalled(lanes.get("slices"), dict[str, float], {}).items()
             if name in snapshot.nodes
         }
         self._queue = Queue(self._bindings, self._max_jobs_per_gpu)
@@ -57,7 +59,8 @@ class SliceLanes(Lanes):
         same_offer = self._bindings.fleet.same_offer
         return all(same_offer(name, snapshot.nodes.get(name)) for name in changed.nodes)
 
-    def common(self) -> Mapping[str, Any]:
+    def remembered(self) -> Mapping[str, Any]:
+        """Affinity and begin of the slice by node."""
         return {"affinity": dict(self._bindings.fleet.affinity), "slices": dict(self._turns.starts)}
 
     def change(self, job_id: JobId, before: Placement, after: Placement) -> Mapping[str, int | None]:
@@ -78,7 +81,7 @@ class SliceLanes(Lanes):
 
     # -- who competes ---------------------------------------------------------------------------------
 
-    def enter(self, row: Row, now: float) -> float:
+    def enter(self, row: Row) -> float:
         job, until, held = row.job, math.inf, self.held(row.job)
         self._bindings.recount(job)
         if row.standing is WAITING and not job.placement.allocation:
@@ -87,20 +90,21 @@ class SliceLanes(Lanes):
             if not promised:
                 waits_since = max(job.submit_time, row.usage.idle_since or 0.0)
                 until = waits_since + self._patience_seconds
-            patient = until > now + TINY
+            patient = until > self._now + TINY
             self._queue.add(row, patient_until=until if patient else None, promised=promised)
             until = until if patient else math.inf
         self._bindings.touch(held)
         return until
 
     def leave(self, row: Row) -> None:
+        super().leave(row)
         self._queue.remove(row)
         self._bindings.touch(self.held(row.job))
 
-    def wake(self, ranks: Ranks) -> float:
-        return self._turns.wake()
+    def wake(self) -> float:
+        return min(super().wake(), self._turns.wake())
 
-    def decide(self, draft: Draft, now: float, ranks: Ranks) -> None:
+    def give(self, draft: Draft) -> None:
         self._bindings.settle_affinity()
         self._queue.place(draft)
-        self._turns.give(draft, now, ranks)
+        self._turns.give(draft, self._now, self._ranks)

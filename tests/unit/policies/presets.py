@@ -8,23 +8,15 @@ from typing import Any
 
 from controller.policies.assemble import make_policy
 from controller.policies.mechanisms.frame import Frame
-from controller.policies.mechanisms.lanes import Lanes
-from controller.policies.mechanisms.ordered import Ordered
 from controller.policies.mechanisms.rounds.policy import Rounds
 from controller.policies.mechanisms.rounds.problem import Stated
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.moves.move import Move
-from controller.policies.orders.order import Order
 from controller.policies.protocol import Policy
 from controller.settings.policies import POLICIES as KNOWN
 from controller.settings.policies import PolicySettings
 
 LIMITS = [40.0, 150.0, 600.0]
-
-
-def ordered(order: Order, lanes: Lanes, *, preempt: bool = True, moves: Sequence[Move] = ()) -> Policy:
-    """An order in lanes as a policy."""
-    return Frame(Ordered(order, lanes, preempt=preempt), moves)
 
 
 def rounds(

@@ -11,6 +11,7 @@ import pytest
 from controller.model import Costs, JobId, Placement, Snapshot, Usage
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.moves.migrations import NAME, Migrations
+from controller.policies.orders.simple import Fifo
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.placement.draft import Draft
 from controller.policies.settings import MigrationSettings
@@ -29,7 +30,7 @@ def guard(
     nodes = {"n1": make_node("n1", 4)}
     usage = {job.id: Usage(since=NOW - 100.0, gpus=2)}
     snapshot = Snapshot(time=NOW, nodes=nodes, jobs={job.id: job}, usage=usage, costs=costs or {})
-    lanes = GangLanes(Consolidation())
+    lanes = GangLanes(Fifo(), Consolidation())
     lanes.reset(snapshot, {}, {})
     draft = Draft(lanes).begin({NAME: remembered})
     draft.hold(job.id, job.placement)

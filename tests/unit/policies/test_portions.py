@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from controller.model import Plan, Snapshot
 from controller.policies import budget
+from controller.policies.mechanisms.frame import Frame
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.orders.gittins import Gittins
 from controller.policies.orders.order import Order
@@ -22,7 +23,6 @@ from controller.policies.protocol import Policy
 from controller.policies.settings import QueueSettings
 from tests.unit.policies.ideal import Ideal, Timeline, cluster, make_job
 from tests.unit.policies.presets import las
-from tests.unit.policies.presets import ordered as in_lanes
 from tests.unit.policies.test_invariants import Shared, jobs_of
 from tests.unit.policies.test_random import GITTINS
 from tests.unit.policies.test_random import ORDERS as WITH_EPOCHS
@@ -39,7 +39,7 @@ BY_ENTRY = {"las-entry", "las-entry-exact"}
 
 def make(name: str) -> Callable[[], Policy]:
     preempt = name != "fifo"
-    return lambda: in_lanes(ORDERS[name](), GangLanes(Consolidation(), preempt=preempt), preempt=preempt)
+    return lambda: Frame(GangLanes(ORDERS[name](), Consolidation(), preempt=preempt))
 
 
 def in_portions_of(patch: pytest.MonkeyPatch, *, due: int = 1000, starts: int = 1000) -> None:
@@ -141,7 +141,7 @@ def test_jobs_demoted_in_portions_stand_behind_those_that_wait_in_their_queue(
     settings = QueueSettings(queue_limits=[10.0], order="queue-entry", promote_knob_ratio=0.0)
 
     def policy() -> Policy:
-        return in_lanes(Queues(settings), GangLanes(Consolidation()))
+        return Frame(GangLanes(Queues(settings), Consolidation()))
 
     in_portions_of(monkeypatch, due=due, starts=starts)
     first = [make_job(n, 1, 30.0) for n in range(1, 5)]
@@ -183,9 +183,8 @@ def test_a_move_follows_when_the_one_before_it_is_through() -> None:
             draft.wake(snapshot.time + 1.0)
 
     def policy() -> Policy:
-        return in_lanes(
-            ORDERS["continuous"](), GangLanes(Consolidation()), moves=[GoesOnOnce(), Second(), Second()]
-        )
+        lanes = GangLanes(ORDERS["continuous"](), Consolidation())
+        return Frame(lanes, [GoesOnOnce(), Second(), Second()])
 
     c = Ideal(policy, cluster(1, 4), [make_job(1, 1, 1e4)], check=False)
     c.step()
@@ -201,7 +200,7 @@ def test_moves_follow_when_all_have_started(monkeypatch: pytest.MonkeyPatch) -> 
             seen.append(sum(bool(placement.gpus) for placement in draft.placements.values()))
 
     def policy() -> Policy:
-        return in_lanes(ORDERS["continuous"](), GangLanes(Consolidation()), moves=[Count()])
+        return Frame(GangLanes(ORDERS["continuous"](), Consolidation()), [Count()])
 
     c = Ideal(policy, cluster(1, 4), [make_job(n, 1, 1e4) for n in range(1, 5)])
     c.step()

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from controller.model import Job, Profile
+from controller.policies.mechanisms.frame import Frame
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.slice_lanes import SliceLanes
 from controller.policies.moves.pack import Pack
@@ -23,7 +24,6 @@ from controller.policies.placement.consolidation import Consolidation
 from controller.policies.protocol import Policy
 from controller.policies.settings import QueueSettings, TiresiasGittinsSettings, TrialSettings
 from tests.unit.policies.ideal import GIB, Ideal, make_job, make_node
-from tests.unit.policies.presets import ordered
 
 LIMITS = QueueSettings(queue_limits=[20.0, 60.0], promote_knob_ratio=1.0)
 GITTINS = TiresiasGittinsSettings(samples_needed=3, quantum_gpu_seconds=20.0)
@@ -60,10 +60,8 @@ def test_gangs(order: str, bound: bool, seed: int) -> None:
 
     def make() -> Policy:
         moves = [Pack(TrialSettings(trial_seconds=3.0, cooldown_seconds=30.0))] if seed % 2 else []
-        lanes = GangLanes(
-            Consolidation("always" if seed == 2 else "never", wait_seconds=30.0), preempt=preempt
-        )
-        return ordered(ORDERS[order](), lanes, preempt=preempt, moves=moves)
+        consolidation = Consolidation("always" if seed == 2 else "never", wait_seconds=30.0)
+        return Frame(GangLanes(ORDERS[order](), consolidation, preempt=preempt), moves)
 
     ideal = Ideal(make, [make_node(f"n{i}", 4) for i in range(3)], jobs(seed), bound=bound, keep_seconds=keep)
     ideal.profiles = {job.id: Profile(peak_memory_bytes=20 * GIB) for job in ideal.arrivals}
@@ -74,7 +72,7 @@ def test_gangs(order: str, bound: bool, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_slices(seed: int) -> None:
     def make() -> Policy:
-        return ordered(FairShare(5.0), SliceLanes(slice_seconds=5.0))
+        return Frame(SliceLanes(FairShare(5.0), slice_seconds=5.0))
 
     ideal = Ideal(make, [make_node(f"n{i}", 4) for i in range(3)], jobs(seed), bound=True)
     assert len(ideal.run().ends) == 25
