@@ -10,11 +10,10 @@ from controller.errors import SettingsError
 from controller.policies.mechanisms.frame import Frame
 from controller.policies.mechanisms.ordered import Ordered
 from controller.policies.moves.balance import Balance
-from controller.policies.moves.checked import Checked
 from controller.policies.moves.defragment import Defragment
 from controller.policies.moves.grow import Grow
 from controller.policies.moves.locality import Locality
-from controller.policies.moves.move import Move
+from controller.policies.moves.move import Checked, Move
 from controller.policies.moves.pack import Pack
 from controller.policies.moves.separate import Separate
 from controller.policies.orders.order import Order

@@ -13,6 +13,10 @@ WORDS = 5
 """to say why a job is where it is,"""
 PAIR = 313
 """and to make a pair, or to part one."""
+SEEN = 256
+"""Candidates that one search looks at,"""
+TRIED = 16
+"""and of those that may do, how many it tries. What is not found so is not sought by the next plan."""
 
 
 class Budget:

@@ -10,7 +10,7 @@ from benchmarks.fidelity.gavel_ways.columns import Columns, seen
 from benchmarks.fidelity.gavel_ways.settings import WaySettings
 from benchmarks.fidelity.gavel_ways.solvers import least_queues
 from controller.policies.allocations.allocation import Allocated, Given, Jobs, Solve
-from controller.policies.allocations.shares import as_fractions
+from controller.policies.allocations.checked import as_fractions
 from controller.policies.allocations.solving import none_can_run, seconds_left
 
 NEVER = 1e-10

@@ -10,10 +10,9 @@ import numpy as np
 
 from controller.model.solving import Cone, ProblemKind
 from controller.policies.allocations.allocation import Allocated, AllocationError, Given, Solve
-from controller.policies.allocations.checked import solved
+from controller.policies.allocations.checked import as_fractions, solved
 from controller.policies.allocations.greedy import Free
 from controller.policies.allocations.layout import Layout
-from controller.policies.allocations.shares import as_fractions
 from controller.policies.allocations.solving import LaidOut, seconds_left
 from controller.solver.program import Program
 

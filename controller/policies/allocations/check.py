@@ -78,8 +78,7 @@ def _mistakes(given: Given) -> Iterator[str]:
     if not any(given.workers.get(name, 0) for name in known - set(given.draws_on)):
         yield "workers: no type has any; at least one GPU is needed"
     for name, price in given.prices.items():
-        if wrong := _wrong(price):
-            yield f"prices.{name}: {wrong}"
+        yield from _wrong(f"prices.{name}", price)
     ids = [job.id for job in given.jobs]
     known_ids = set(ids)
     if len(known_ids) < len(ids):
@@ -88,21 +87,18 @@ def _mistakes(given: Given) -> Iterator[str]:
     if len(set(entities)) < len(entities):
         yield f"entities: {twice(entities)!r} is there twice"
     for entity in given.entities:
-        if wrong := _wrong(entity.weight, above_zero=True):
-            yield f"entity {entity.name}: weight: {wrong}"
+        yield from _wrong(f"entity {entity.name}: weight", entity.weight, above_zero=True)
     for job in given.jobs:
         place = f"job {job.id}"
         if job.gpus < 1:
             yield f"{place}: gpus: {job.gpus} is less than 1"
-        if wrong := _wrong(job.weight, above_zero=True):
-            yield f"{place}: weight: {wrong}"
+        yield from _wrong(f"{place}: weight", job.weight, above_zero=True)
         yield from _unknown(f"{place}: throughput", job.throughput, known)
         for name, rate in job.throughput.items():
-            if wrong := _wrong(rate):
-                yield f"{place}: throughput.{name}: {wrong}"
+            yield from _wrong(f"{place}: throughput.{name}", rate)
         for what in ("steps_left", "steps_done", "seconds_so_far", "isolated_seconds"):
-            if (number := getattr(job, what)) is not None and (wrong := _wrong(number)):
-                yield f"{place}: {what}: {wrong}"
+            if (number := getattr(job, what)) is not None:
+                yield from _wrong(f"{place}: {what}", number)
         for what in ("slo_seconds_left", "arrival"):
             if (number := getattr(job, what)) is not None and not math.isfinite(number):
                 yield f"{place}: {what}: {number} is not a finite number"
@@ -118,17 +114,14 @@ def _mistakes(given: Given) -> Iterator[str]:
         yield from _unknown(f"{place}: throughput", pair.throughput, known)
         for name, rates in pair.throughput.items():
             for rate in rates:
-                if wrong := _wrong(rate):
-                    yield f"{place}: throughput.{name}: {wrong}"
+                yield from _wrong(f"{place}: throughput.{name}", rate)
 
 
-def _wrong(number: float, above_zero: bool = False) -> str:
-    """What is wrong with it; empty where nothing is."""
+def _wrong(place: str, number: float, above_zero: bool = False) -> Iterator[str]:
     if not math.isfinite(number):
-        return f"{number} is not a finite number"
-    if number < 0 or (above_zero and number == 0):
-        return f"{number} must be {'above 0' if above_zero else '0 or more'}"
-    return ""
+        yield f"{place}: {number} is not a finite number"
+    elif number < 0 or (above_zero and number == 0):
+        yield f"{place}: {number} must be {'above 0' if above_zero else '0 or more'}"
 
 
 def _unknown(place: str, names: Iterable[str], known: set[str]) -> Iterator[str]:

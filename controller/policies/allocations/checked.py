@@ -67,17 +67,24 @@ def _room(totals: Array, limits: Array, what: str) -> Array:
     return np.divide(limits, totals, out=np.ones_like(totals), where=totals > limits)
 
 
+def as_fractions(given: Given, rows: Mapping[Jobs, Mapping[str, float]]) -> Fractions:
+    """These rows, with zeros for all other jobs and types."""
+    found: dict[Jobs, Mapping[str, float]] = {
+        (job.id,): dict.fromkeys(given.types, 0.0) for job in given.jobs
+    }
+    for jobs, row in rows.items():
+        found[jobs] = {name: row.get(name, 0.0) for name in given.types}
+    return found
+
+
 def fractions(layout: Layout, x: Array) -> Fractions:
-    """X by jobs and type. Jobs that can run nowhere have only zeros."""
+    """X by jobs and type."""
     names = layout.given.types
     place = np.array([names.index(name) for name in layout.types])
     table = np.zeros((len(layout.keys), len(names)))
     table[layout.key_of, place[layout.type_of]] = x
-    rows = (dict(zip(names, row, strict=True)) for row in table.tolist())
-    found: dict[Jobs, Mapping[str, float]] = {}
-    found.update(dict.fromkeys(((job.id,) for job in layout.given.jobs), dict.fromkeys(names, 0.0)))
-    found.update(zip(layout.keys, rows, strict=True))
-    return found
+    rows = [dict(zip(names, row, strict=True)) for row in table.tolist()]
+    return as_fractions(layout.given, dict(zip(layout.keys, rows, strict=True)))
 
 
 def effective(given: Given, allocated: Fractions) -> Mapping[JobId, float]:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from controller.policies.allocations.allocation import Allocated, Solve
+from controller.policies.allocations.checked import as_fractions
 from controller.policies.allocations.layout import Layout
-from controller.policies.allocations.shares import as_fractions
 from controller.policies.allocations.solving import LaidOut, seconds_left
 
 

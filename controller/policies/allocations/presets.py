@@ -10,13 +10,12 @@ from controller.policies.allocations.allox import Allox
 from controller.policies.allocations.cost import Cost, CostInTime
 from controller.policies.allocations.finish_time import FinishTime
 from controller.policies.allocations.greedy import ShortestFirst
-from controller.policies.allocations.makespan import Makespan
-from controller.policies.allocations.max_min import MaxMin
 from controller.policies.allocations.random_pairs import RandomPairs
 from controller.policies.allocations.settings import AllocationSettings
 from controller.policies.allocations.shares import Isolated, Proportional
 from controller.policies.allocations.strategy_proof import StrategyProof
 from controller.policies.allocations.sums import Fifo, MaxThroughput
+from controller.policies.allocations.together import Makespan, MaxMin
 from controller.policies.allocations.water_filling import WaterFilling
 
 ALLOCATIONS: Mapping[str, Callable[[AllocationSettings], Allocation]] = {

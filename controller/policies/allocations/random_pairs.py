@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from controller.model import JobId
 from controller.policies.allocations.allocation import Allocated, Jobs, Pair, Solve
+from controller.policies.allocations.checked import as_fractions
 from controller.policies.allocations.layout import Layout
-from controller.policies.allocations.shares import as_fractions
 from controller.policies.allocations.solving import LaidOut
 
 May: TypeAlias = Callable[[JobId, JobId], bool]

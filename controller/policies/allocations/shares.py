@@ -4,11 +4,9 @@ their own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from controller.policies.allocations.allocation import Allocated, Fractions, Given, Jobs, Solve
+from controller.policies.allocations.allocation import Allocated, Given, Solve
 from controller.policies.allocations.checked import fractions
 from controller.policies.allocations.layout import Array, Layout
 
@@ -54,16 +52,6 @@ class Proportional:
     def allocate(self, given: Given, solve: Solve) -> Allocated:
         layout = Layout(given)
         return fixed(layout, parts(layout) * min(1.0, layout.limits.sum() / max(1.0, layout.sizes.sum())))
-
-
-def as_fractions(given: Given, rows: Mapping[Jobs, Mapping[str, float]]) -> Fractions:
-    """These rows, with zeros for all other jobs and types."""
-    found: dict[Jobs, Mapping[str, float]] = {
-        (job.id,): dict.fromkeys(given.types, 0.0) for job in given.jobs
-    }
-    for jobs, row in rows.items():
-        found[jobs] = {name: row.get(name, 0.0) for name in given.types}
-    return found
 
 
 def parts(layout: Layout) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 
 from controller.model.solving import ProblemKind, SolutionStatus
 from controller.policies.allocations.allocation import Allocated, AllocationError, AllocationJob, Given, Solve
+from controller.policies.allocations.checked import as_fractions
 from controller.policies.allocations.layout import Array, Layout
 from controller.policies.allocations.settings import AllocationSettings
 from controller.solver.program import Program
@@ -31,7 +32,7 @@ def asked(solve: Solve, settings: AllocationSettings, program: Program) -> Found
 def none_can_run(given: Given) -> Allocated:
     """The answer where no job can run anywhere, or there is none."""
     return Allocated(
-        fractions={(job.id,): dict.fromkeys(given.types, 0.0) for job in given.jobs},
+        fractions=as_fractions(given, {}),
         objective=0.0,
         status="no job can run on any type" if given.jobs else "there are no jobs",
     )

@@ -5,13 +5,11 @@ behind it have to stop, the last first."""
 from collections.abc import Iterable, Mapping, Sequence
 
 from controller.model import NOWHERE, GpuSet, JobId, Placement, by_node
+from controller.policies.budget import TRIED
 from controller.policies.mechanisms.row import RUNNING, Key, Row
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.free import Free
 from controller.policies.placement.gangs import accepts, find, own_gpus, spreads
-
-_TRIES = 16
-"""How often one more node is cleared for a gang that needs the same GPUs on several."""
 
 
 class Clearing:
@@ -74,7 +72,8 @@ class Clearing:
                     good.setdefault(node.model, set()).add(name)
 
         look({slot.node.name for slot in self._free.with_room(share)} | self._on.keys())
-        for wanted in range(count, count + _TRIES):
+        # One more node is cleared for a gang that needs the same GPUs on several.
+        for wanted in range(count, count + TRIED):
             while not any(len(names) >= wanted for names in good.values()):
                 if self._at == 0 or self._running[self._at - 1] < row.key:
                     return None

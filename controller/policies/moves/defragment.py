@@ -13,17 +13,12 @@ from collections.abc import Callable, Set
 from itertools import islice
 
 from controller.model import GpuId, GpuSet, Job, JobId, Snapshot
+from controller.policies.budget import SEEN, TRIED
 from controller.policies.moves.migrations import Migrations
 from controller.policies.placement.draft import Draft
-from controller.policies.placement.gangs import accepts
+from controller.policies.placement.gangs import accepts, first_to_take
 from controller.policies.settings import DefragmentSettings, MigrationSettings
 
-_TRIES = 16
-"""Nodes that are looked at for one shape of waiting jobs,"""
-_LOOKS = 256
-"""nodes that a job could go to,"""
-_CLEARINGS = 256
-"""and how often in one plan it is tried to clear one."""
 NAME = "defragment"
 
 
@@ -78,13 +73,14 @@ class _Nodes:
         """`free_fraction`: of a node that is nearly free."""
         self._snapshot, self._draft, self._free_fraction = snapshot, draft, free_fraction
         self.free = draft.free(snapshot)
-        self._clearings = _CLEARINGS
+        self._clearings = SEEN
+        """How often it is still tried to clear a node."""
 
     def takes(self, job: Job) -> bool:
         """Whether a node takes the job as things stand."""
-        tried = list(islice(self.free.fitting(job.gpus, emptiest=True), _LOOKS))
+        tried = list(islice(self.free.fitting(job.gpus, emptiest=True), SEEN))
         # Where not all were looked at, it may be that one does.
-        return len(tried) == _LOOKS or any(self._accepts(name, job) for name in tried)
+        return len(tried) == SEEN or any(self._accepts(name, job) for name in tried)
 
     def _accepts(self, name: str, job: Job) -> bool:
         return accepts(self._snapshot.nodes[name], job, job.gpus)
@@ -95,7 +91,7 @@ class _Nodes:
     def nearly_free(self) -> list[str]:
         """Nodes in use where so much is free, those with the most free GPUs first: the first few."""
         in_use = filter(self.free.jobs_on, self.free.fitting(1, emptiest=True))
-        return list(islice(filter(self.is_nearly_free, in_use), _TRIES))
+        return list(islice(filter(self.is_nearly_free, in_use), TRIED))
 
     def cleared(self, name: str, job: Job, may_go: Callable[[Job], bool]) -> dict[JobId, GpuSet]:
         """Where jobs of this node go, so that it takes the job: as few as are needed, the smallest first.
@@ -134,10 +130,9 @@ class _Nodes:
     def _tightest(self, job: Job, source: str) -> str | None:
         """A node in use that has no more free GPUs than the one it leaves, and the same type."""
         nodes, most = self._snapshot.nodes, self.free.count_on(source)
-        for name in islice(filter(self.free.jobs_on, self.free.fitting(job.gpus, most)), _LOOKS):
-            if name != source and nodes[name].model == nodes[source].model and self._accepts(name, job):
-                return name
-        return None
+        in_use = filter(self.free.jobs_on, self.free.fitting(job.gpus, most))
+        names = (name for name in in_use if name != source)
+        return first_to_take(job, nodes, names, nodes[source].model)
 
 
 def _waits(job: Job, draft: Draft) -> bool:

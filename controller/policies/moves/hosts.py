@@ -7,14 +7,13 @@ import math
 from collections.abc import Callable, Iterable
 
 from controller.model import GpuId, GpuSet, Job, JobId, Placement, Snapshot, by_node, rate_key
+from controller.policies import budget
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.sharing import peak_bytes, room_bytes, utilization
 
 _LOOKS = 50_000
 """Within one plan, hosts are looked at so often at most."""
 
-MOST = 256
-"""Running jobs that one plan looks at; the next plan, asked for at once, goes on with others."""
 _FIRST = JobId(0)
 
 _Entry = tuple[float, int, JobId]
@@ -43,9 +42,10 @@ class Hosts:
             i for i, each in draft.placements.items() if i >= begin and each.gpus and not each.shares_with
         ]
         alone.sort()
-        self.next = alone[MOST] if len(alone) > MOST else None
-        """The first one that was not looked at. None: all were."""
-        for job_id in alone[:MOST]:
+        self.next = alone[budget.SEEN] if len(alone) > budget.SEEN else None
+        """The first one that was not looked at: the next plan, asked for at once, goes on with it. None: all
+        were."""
+        for job_id in alone[: budget.SEEN]:
             job, placement = snapshot.jobs[job_id], draft.of(job_id)
             if _may_host(snapshot, job, placement):
                 names = {gpu.node for gpu in placement.gpus}

@@ -31,8 +31,6 @@ next plan, asked for at once, begins, and whether pairs were made since the firs
 is followed by another one."""
 _ROUND_SECONDS = 60.0
 """So long after one that made none they are looked at again (SPEC 1.9)."""
-_TRIES = 16
-"""Hosts with room that are tried for a guest."""
 IN_TURNS = 1.0
 """The score of jobs that take turns: the sum of their rates relative to those alone."""
 
@@ -158,7 +156,7 @@ class Pack:
                 continue
             alike = trial is None
             found = hosts.with_room(guest, peak_bytes(snapshot, guest))
-            for host_id in islice(found, _TRIES) if trial is None else _on_trial(guest, trials, hosts):
+            for host_id in islice(found, budget.TRIED) if trial is None else _on_trial(guest, trials, hosts):
                 # The job with the lower id stands for both: it must be the one that the mechanism runs.
                 if host_id > guest.id:
                     alike = False

@@ -4,17 +4,16 @@
 A job that Slurm has bound goes on where it is bound; all others are placed anew each time they start.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from controller.model import NOWHERE, GpuSet, Job, Node, Placement, gpu_type
+from controller.policies.budget import SEEN
 from controller.policies.placement.free import Free, Slot
 from controller.policies.placement.refusal import refusal
 
 _TRIES = 8
 """First nodes that are tried for a gang over several nodes."""
-_LOOKS = 256
-"""Nodes that are looked at for a job that could have GPUs of its own."""
 _ALIGNED_UP_TO = 16
 """Larger "nodes" are pools of GPUs without a topology (counting placement in simulation)."""
 
@@ -77,11 +76,14 @@ def spreads(free: Free, job: Job, consolidated: bool, model: str = "") -> list[i
 
 def tightest(free: Free, job: Job, nodes: Mapping[str, Node]) -> str | None:
     """The node with the fewest free GPUs that takes the job, with the type of those it is or was on."""
-    here = gpu_type(job.placement.gpus or job.last, nodes)
-    for name in islice(free.fitting(job.gpus), _LOOKS):
-        if nodes[name].model == here and accepts(nodes[name], job, job.gpus):
-            return name
-    return None
+    model = gpu_type(job.placement.gpus or job.last, nodes)
+    return first_to_take(job, nodes, free.fitting(job.gpus), model)
+
+
+def first_to_take(job: Job, nodes: Mapping[str, Node], names: Iterable[str], model: str) -> str | None:
+    """The first of these nodes with GPUs of this model that takes the job."""
+    alike = (name for name in islice(names, SEEN) if nodes[name].model == model)
+    return next((name for name in alike if accepts(nodes[name], job, job.gpus)), None)
 
 
 def _one_node(free: Free, job: Job, model: str) -> GpuSet | None:

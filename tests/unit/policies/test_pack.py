@@ -11,7 +11,6 @@ import pytest
 
 from controller.model import Configuration, Job, JobId, Phase, Profile, Rate, Reason, reason_of
 from controller.policies import budget
-from controller.policies.moves import hosts, pack
 from controller.policies.protocol import Policy
 from tests.unit.policies.ideal import GIB, Ideal, cluster, gpu_set, make_job, running, suspended
 from tests.unit.policies.presets import preset
@@ -245,7 +244,7 @@ def test_a_job_in_transition_is_no_host() -> None:
 def test_pairs_are_made_in_portions_and_all_come_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     def packed(portion: int, looks: int) -> tuple[list[int], dict[int, frozenset[JobId]], dict[int, float]]:
         monkeypatch.setattr(budget, "PAIR", budget.LOOKS // portion)
-        monkeypatch.setattr(hosts, "MOST", looks)
+        monkeypatch.setattr(budget, "SEEN", looks)
         jobs = [packable(n, 10) for n in range(1, 11)]
         c = ideal(FIFO, jobs, gpus=5, **{f"j{n}": 30 for n in range(1, 11)})
         joins: list[int] = []
@@ -268,7 +267,7 @@ def test_pairs_are_made_in_portions_and_all_come_to_the_same(monkeypatch: pytest
 
 def test_hosts_beyond_those_that_one_plan_looks_at_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first four never share, so the plans after the first one go on with others, and begin anew."""
-    monkeypatch.setattr(hosts, "MOST", 2)
+    monkeypatch.setattr(budget, "SEEN", 2)
     jobs = [packable(n, 10, may=n > 4) for n in range(1, 8)]
     c = ideal(FIFO, jobs, gpus=5, **{f"j{n}": 30 for n in range(1, 8)})
     c.step()
@@ -282,7 +281,7 @@ def test_a_guest_on_trial_joins_its_host_and_others_try_none_that_is_on_trial(
 ) -> None:
     """Job 1 is on trial with job 4. The host that is tried first, for the memory that it leaves, is the other
     one in both cases."""
-    monkeypatch.setattr(pack, "_TRIES", 1)
+    monkeypatch.setattr(budget, "TRIED", 1)
     jobs = [running(packable(n), gpu_set(f"n1:{n}")) for n in (1, 2)]
     jobs += [replace(packable(n), may_start=n == guest) for n in (3, 4)]
     first, second = (40, 10) if guest == 4 else (10, 40)
