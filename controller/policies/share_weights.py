@@ -66,19 +66,17 @@ class DividedWeights:
         self._first: dict[Member, JobId] = {}
 
     def follow(self, changed: Set[JobId], jobs: Mapping[JobId, Job]) -> set[JobId]:
-        lanes: set[str] = set()
-        members: set[Member] = set()
+        places = [self._places[job_id] for job_id in changed if job_id in self._places]
         for job_id in changed:
-            for member, names in (self._leave(job_id), self._enter(jobs.get(job_id))):
-                lanes.update(names)
-                if member is not None:
-                    members.add(member)
+            self._leave(job_id)
+            if job_id in jobs:
+                self._enter(jobs[job_id])
+                places.append(self._places[job_id])
         affected = set(changed)
-        for lane in lanes:
+        for lane in {lane for _, lanes in places for lane in lanes}:
             affected |= self._divide(lane)
-        if self._by_node:
-            for member in members:
-                affected |= self._choose_first(member)
+        for member in {member for member, _ in places} if self._by_node else ():
+            affected |= self._choose_first(member)
         return affected
 
     def seen(self, job: Job) -> Job:
@@ -102,8 +100,8 @@ class DividedWeights:
 
     def _part(self, job: Job) -> _Part | None:
         """Of a gang over several nodes, the least that its user has on one of them."""
-        member, lanes = self._places.get(job.id, (None, ()))
-        parts = [self._parts[lane][member] for lane in lanes if member is not None]
+        member, lanes = self._places.get(job.id, (member_of(job), ()))
+        parts = [self._parts[lane][member] for lane in lanes]
         return min(parts, key=lambda part: part.each, default=None)
 
     # -- who is where ---------------------------------------------------------------------------------
@@ -113,9 +111,7 @@ class DividedWeights:
             return tuple(sorted({gpu.node for gpu in job.allocation}))
         return (_CLUSTER,) if job.allocation or job.may_start else ()
 
-    def _enter(self, job: Job | None) -> tuple[Member | None, tuple[str, ...]]:
-        if job is None:
-            return None, ()
+    def _enter(self, job: Job) -> None:
         member, lanes = member_of(job), self._lanes_of(job)
         self._places[job.id] = (member, lanes)
         for lane in lanes:
@@ -124,12 +120,11 @@ class DividedWeights:
             self._bound[member] = self._bound.get(member, 0) + 1
         elif job.may_start:
             self._waiting.setdefault(member, {})[job.id] = job.submit_time
-        return member, lanes
 
-    def _leave(self, job_id: JobId) -> tuple[Member | None, tuple[str, ...]]:
-        member, lanes = self._places.pop(job_id, (None, ()))
-        if member is None:
-            return None, ()
+    def _leave(self, job_id: JobId) -> None:
+        if job_id not in self._places:
+            return
+        member, lanes = self._places.pop(job_id)
         for lane in lanes:
             weights = self._lanes[lane]
             del weights[member][job_id]
@@ -139,7 +134,6 @@ class DividedWeights:
             self._bound[member] -= 1
         else:
             self._waiting.get(member, {}).pop(job_id, None)
-        return member, lanes
 
     # -- what follows from it -------------------------------------------------------------------------
 

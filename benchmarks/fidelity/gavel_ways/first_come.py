@@ -13,7 +13,6 @@ from controller.policies.allocations.allocation import Allocated, Given, Jobs, S
 from controller.policies.allocations.checked import as_fractions, effective
 from controller.policies.allocations.greedy import Free
 from controller.policies.allocations.solving import none_can_run
-from controller.policies.allocations.sums import by_arrival
 
 
 class FirstCome:
@@ -39,7 +38,7 @@ class FirstCome:
             self._pack(columns, rows, rest)
         fractions = as_fractions(given, {jobs: {name: 1.0} for jobs, name in rows.items()})
         rates = effective(given, fractions)
-        order, fastest = by_arrival(columns), columns.fastest.tolist()
+        order, fastest = columns.by_arrival, columns.fastest.tolist()
         objective = sum(
             rates[columns.jobs[job].id] / fastest[job] * (len(order) - rank) for rank, job in enumerate(order)
         )

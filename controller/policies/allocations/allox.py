@@ -56,13 +56,13 @@ class Allox(LaidOut):
         if sorted(job for job, _, _ in taken) != sorted({job for job, _, _ in slots}):
             raise AllocationError("the solver did not assign each job to one place")
         objective = sum(k * seconds(job, name) for job, name, k in taken)
-        rows = dict(running)
+        rows, age = dict(running), {job: number for number, job in enumerate(layout.by_arrival)}
         # A queue of k jobs begins with one in the k-th place: with all of them where no queue is longer.
         for base in layout.physical:
             mine = [slot for slot in taken if layout.drawn(slot[1]) == base]
             begun = 0
             for place in range(max((k for _, _, k in mine), default=0), 0, -1):
-                at = sorted((self._age(layout, job), job, name) for job, name, k in mine if k == place)
+                at = sorted((age[job], job, name) for job, name, k in mine if k == place)
                 if len(at) > free.left(base):
                     raise AllocationError(f"the solver gave more GPUs of type {base} than there are")
                 for _, job, name in at[: max(0, len(at) - begun)]:
@@ -78,11 +78,7 @@ class Allox(LaidOut):
                 if fraction > 0.5 and name in free.types(job):
                     free.take(job, name)
                     running[job] = name
-        waiting = sorted(
-            (job for job in range(len(layout.jobs)) if job not in running),
-            key=lambda job: self._age(layout, job),
-        )
-        waiting = [job for job in waiting if free.types(job)]
+        waiting = [job for job in layout.by_arrival if job not in running and free.types(job)]
         left = sum(map(free.left, layout.physical))
         count = max(math.ceil(self._settings.considered_fraction * len(waiting)), left)
         waiting = waiting[:count]
@@ -99,9 +95,6 @@ class Allox(LaidOut):
         """How long a job still takes on a type."""
         steps = (seconds_left(layout, self._settings.assumed_seconds) * layout.fastest).tolist()
         return lambda job, name: steps[job] / layout.usable[job][name]
-
-    def _age(self, layout: Layout, job: int) -> tuple[float, int]:
-        return layout.jobs[job].arrival, job
 
     def _allocated(self, layout: Layout, rows: dict[int, str], objective: float) -> Allocated:
         """The objective is the sum of the completion times of the waiting jobs, in seconds from now."""

@@ -115,6 +115,11 @@ class Layout:
         return np.maximum.reduceat(by_term, np.flatnonzero(np.diff(self.job, prepend=-1)))
 
     @cached_property
+    def by_arrival(self) -> list[int]:
+        """The numbers of the jobs, the earliest first."""
+        return sorted(range(len(self.jobs)), key=lambda job: (self.jobs[job].arrival, self.jobs[job].id))
+
+    @cached_property
     def gpus(self) -> Array:
         """By column: the GPUs that it takes of its type."""
         return self.sizes[self.key_of]

@@ -57,10 +57,5 @@ class Fifo(LaidOut):
 
     def of(self, layout: Layout, solve: Solve) -> Allocated:
         behind = np.empty(len(layout.jobs))
-        behind[by_arrival(layout)] = np.arange(len(layout.jobs), 0, -1)
+        behind[layout.by_arrival] = np.arange(len(layout.jobs), 0, -1)
         return _largest(layout, gains(layout, behind / layout.fastest), solve, self._settings)
-
-
-def by_arrival(layout: Layout) -> list[int]:
-    """The numbers of the jobs, the earliest first."""
-    return sorted(range(len(layout.jobs)), key=lambda job: (layout.jobs[job].arrival, layout.jobs[job].id))

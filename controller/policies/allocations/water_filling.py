@@ -150,10 +150,7 @@ def _weights(layout: Layout, frozen: Array) -> Array:
         if not len(mine):
             continue
         if entity.policy == "fifo":
-            first = min(
-                mine.tolist(), key=lambda number: (layout.jobs[number].arrival, layout.jobs[number].id)
-            )
-            weights[first] = entity.weight
+            weights[next(job for job in layout.by_arrival if job in mine)] = entity.weight
         else:
             weights[mine] = entity.weight * own[mine] / sum(own[mine].tolist())
     return weights

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller.model import GpuId, GpuSet, JobId, on_nodes
+from controller.model import GpuId, GpuSet, JobId, by_node, on_nodes
 from controller.policies.placement.fleet_node import pick_ordinals
 
 
@@ -63,15 +63,8 @@ class Slots:
             )
         if not self._taken.isdisjoint(fixed) or not self._usable.issuperset(fixed):
             return False
-        if len(left) == 1:
-            if left[next(iter(fixed)).node] < len(fixed):
-                return False
-        else:
-            need: dict[str, int] = {}
-            for gpu in fixed:
-                need[gpu.node] = need.get(gpu.node, 0) + 1
-            if any(left[node] < count for node, count in need.items()):
-                return False
+        if any(left[name] < len(ordinals) for name, ordinals in by_node(fixed).items()):
+            return False
         return not self._partly or all(
             self._match(node, self._floating[node], self._taken | fixed) for node in self._partly
         )

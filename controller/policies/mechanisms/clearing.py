@@ -91,10 +91,7 @@ class Clearing:
         """Count one more job; returns its nodes."""
         self._at -= 1
         job_id = self._running[self._at][-1]
-        return self._count(job_id, self._draft.of(job_id).gpus)
-
-    def _count(self, job_id: JobId, gpus: GpuSet) -> Iterable[str]:
-        nodes = by_node(gpus)
+        nodes = by_node(self._draft.of(job_id).gpus)
         for name, ordinals in nodes.items():
             self._on.setdefault(name, set()).add(job_id)
             self._gpus[name] = self._gpus.get(name, 0) + len(ordinals)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from controller.model import GpuId, GpuSet, Job, JobId, Placement, Snapshot, by_node, rate_key
+from controller.model import GpuId, Job, JobId, Placement, Snapshot, by_node, rate_key
 from controller.policies import budget
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.sharing import peak_bytes, room_bytes, utilization
@@ -35,7 +35,6 @@ class Hosts:
         self._beyond: dict[object, float] = {}
         """Bytes that no host leaves, by key."""
         self._looks = _LOOKS
-        self._room_of: dict[str, int] = {}
         self.gpus: set[GpuId] = set()
         """All GPUs of nodes with hosts."""
         alone = [
@@ -51,21 +50,12 @@ class Hosts:
                 names = {gpu.node for gpu in placement.gpus}
                 self.ids.add(job_id)
                 self.gpus.update(gpu.id for name in names for gpu in snapshot.nodes[name].gpus)
-                left = self._room(snapshot, placement.gpus) - peak_bytes(snapshot, job)
+                left = room_bytes(snapshot, placement.gpus) - peak_bytes(snapshot, job)
                 for key in () if on_trial(job_id) else (len(placement.gpus), *names):
                     line = self._lists.setdefault(key, [])
                     line.append((utilization(snapshot, job), -left, job_id))
         for line in self._lists.values():
             line.sort()
-
-    def _room(self, snapshot: Snapshot, gpus: GpuSet) -> int:
-        """How much peaks may take there, by the smallest GPU of each node."""
-        names = {gpu.node for gpu in gpus}
-        for name in names - self._room_of.keys():
-            node = snapshot.nodes.get(name)
-            all_of_it = frozenset(gpu.id for gpu in node.gpus) if node is not None else gpus
-            self._room_of[name] = room_bytes(snapshot, all_of_it)
-        return min(self._room_of[name] for name in names)
 
     def any_for(self, guest: Job) -> bool:
         """Whether there were hosts of its size; of a guest that is bound, on its own nodes."""

@@ -38,8 +38,7 @@ class Separate:
         self._judge(snapshot, draft, trials, record)
         nodes = _Nodes(snapshot, draft)
         record.follow(snapshot, nodes.jobs, self._migration.cooldown_seconds)
-        beside = [job for job in nodes.jobs if nodes.beside(job)]
-        self._leave(snapshot, draft, beside, nodes, trials, record)
+        self._leave(snapshot, draft, nodes, trials, record)
         trials.save()
         draft.remember(NAME, record if record != _Record() else None)
 
@@ -62,16 +61,10 @@ class Separate:
             draft.say(job_id, Why(Reason.KEEPS_GPUS, f"stays where it went to: {words}"))
 
     def _leave(
-        self,
-        snapshot: Snapshot,
-        draft: Draft,
-        beside: list[Job],
-        nodes: _Nodes,
-        trials: Trials,
-        record: _Record,
+        self, snapshot: Snapshot, draft: Draft, nodes: _Nodes, trials: Trials, record: _Record
     ) -> None:
         migrations, ranked = Migrations(snapshot, draft, self._migration), list[tuple[float, Job]]()
-        for job in beside:
+        for job in filter(nodes.beside, nodes.jobs):
             rate, best = snapshot.job_rates.get(job.id), record.best.get(_what(snapshot, job), 0.0)
             if not job.may_migrate:
                 continue

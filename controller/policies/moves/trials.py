@@ -68,13 +68,16 @@ class Trials:
         in_trials = [job_id for trial in memory.open for job_id in trial.jobs]
         if len(set(in_trials)) < len(in_trials):
             memory = _Memory()  # damaged
-        self._open = {trial.jobs: trial for trial in memory.open}
         self._judged = {
             key: (score, at)
             for key, (score, at) in memory.judged.items()
             if not key.startswith(f"{move} ") or snapshot.time < at + self._cooldown_seconds
         }
-        self._of = {job_id: trial.jobs for trial in memory.open for job_id in trial.jobs}
+        self._of = {job_id: trial for trial in memory.open for job_id in trial.jobs}
+        """Open trials by job."""
+
+    def _open(self) -> list[Trial]:
+        return list(dict.fromkeys(self._of.values()))
 
     def busy(self, job_id: JobId) -> bool:
         """Whether the job is part of an open trial, of whatever move."""
@@ -82,7 +85,7 @@ class Trials:
 
     def of(self, job_id: JobId) -> Trial | None:
         """The open trial of this move that the job is part of."""
-        trial = self._open.get(self._of.get(job_id, ()))
+        trial = self._of.get(job_id)
         return trial if trial is not None and trial.move == self._move else None
 
     def score(self, what: str) -> float | None:
@@ -93,8 +96,7 @@ class Trials:
     def begin(self, what: str, before: Mapping[JobId, float]) -> None:
         """Try something on these jobs. `before`: their rates, in samples/s."""
         trial = Trial(self._move, what, tuple(before), tuple(before.values()), self._snapshot.time)
-        self._open[trial.jobs] = trial
-        self._of |= dict.fromkeys(trial.jobs, trial.jobs)
+        self._of |= dict.fromkeys(trial.jobs, trial)
 
     def judge(self, what: str, score: float) -> None:
         """Remember what it gained."""
@@ -107,7 +109,6 @@ class Trials:
 
     def end(self, trial: Trial) -> None:
         """It is given up."""
-        del self._open[trial.jobs]
         for job_id in trial.jobs:
             del self._of[job_id]
 
@@ -116,7 +117,7 @@ class Trials:
         trial wants them, are given up."""
         found: list[Trial] = []
         gone = {job_id for job_id in self._of if job_id not in self._snapshot.jobs}
-        for trial in [trial for trial in self._open.values() if trial.move == self._move]:
+        for trial in [trial for trial in self._open() if trial.move == self._move]:
             if not gone.isdisjoint(trial.jobs):
                 self.end(trial)
                 continue
@@ -145,7 +146,7 @@ class Trials:
         """Into the draft. The move is asked again once a result holds no more."""
         if own := [at for key, (_, at) in self._judged.items() if key.startswith(f"{self._move} ")]:
             self._draft.wake(min(own) + self._cooldown_seconds)
-        memory = _Memory(list(self._open.values()), self._judged)
+        memory = _Memory(self._open(), self._judged)
         self._draft.remember(NAME, memory if memory != _Memory() else None)
 
     def _follow(self, trial: Trial, in_place: bool) -> Trial | None:
@@ -158,7 +159,7 @@ class Trials:
             return trial
         seconds = trial.seconds + (now - trial.at if trial.in_place else 0.0)
         followed = trial._replace(at=now, seconds=seconds, in_place=in_place)
-        self._open[trial.jobs] = followed
+        self._of |= dict.fromkeys(trial.jobs, followed)
         return followed
 
     def _is_ripe(self, trial: Trial) -> bool:

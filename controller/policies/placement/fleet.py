@@ -12,7 +12,7 @@ from typing import Any
 
 from controller.model import GpuSet, JobId, Node, by_node, natural_key
 from controller.policies.placement.fleet_node import FleetNode
-from controller.policies.placement.groups import Spreads
+from controller.policies.placement.groups import Spreads, same_offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +119,7 @@ class Fleet:
         old = known.offer
         if old is node:
             return True
-        cards = zip(old.gpus, node.gpus, strict=False)
-        if (
-            (old.available, old.reason, old.cpus, old.unconfined)
-            != (node.available, node.reason, node.cpus, node.unconfined)
-            or len(old.gpus) != len(node.gpus)
-            or any(a.id != b.id or a.shards != b.shards or a.model != b.model for a, b in cards)
-            or known.usable != tuple(g.id.ordinal for g in node.gpus if g.usable)
-        ):
+        if not same_offer(old, node):
             return False
         known.offer = node
         if known.memory_free_bytes is not None and node.memory_free_bytes is not None:

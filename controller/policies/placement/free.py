@@ -8,11 +8,12 @@ by how many they have.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
+from operator import attrgetter
 
 from controller.model import GpuId, GpuSet, Job, JobId, Node, Snapshot, Why, natural_key
-from controller.policies.placement.groups import Spreads
+from controller.policies.placement.groups import Spreads, same_offer
 
 NOBODY = JobId(-1)
 """Has what no job may have."""
@@ -98,12 +99,7 @@ class Free:
         slot = self._by_name.get(name)
         if slot is None or node is None:
             return slot is None and node is None
-        if (
-            slot.node.available != node.available
-            or len(slot.node.gpus) != len(node.gpus)
-            or (slot.node.switch, slot.node.model) != (node.switch, node.model)
-            or slot.sound != sound_mask(node)
-        ):
+        if not same_offer(slot.node, node):
             return False
         slot.node = node
         self.refused.clear()
@@ -178,25 +174,19 @@ class Free:
 
     def all_free(self, gpus: Iterable[GpuId]) -> bool:
         """Whether a job may start on all of these."""
-        return all(
-            (slot := self._by_name.get(gpu.node)) is not None and slot.free >> gpu.ordinal & 1 for gpu in gpus
-        )
+        return self._in_all(gpus, attrgetter("free"))
 
     def all_usable(self, gpus: Iterable[GpuId]) -> bool:
         """Whether jobs may start on all of these once they are free."""
-        return all(
-            (slot := self._by_name.get(gpu.node)) is not None and slot.usable >> gpu.ordinal & 1
-            for gpu in gpus
-        )
+        return self._in_all(gpus, attrgetter("usable"))
 
-    def all_idle(self, gpus: Iterable[GpuId]) -> bool:
+    def all_idle(self, gpus: Collection[GpuId]) -> bool:
         """Whether no job has any of these, on whatever node: for jobs that Slurm has bound to them."""
-        return all(
-            (slot := self._by_name.get(gpu.node)) is not None
-            and slot.sound >> gpu.ordinal & 1
-            and not self._holders.get(gpu)
-            for gpu in gpus
-        )
+        return self._holders.keys().isdisjoint(gpus) and self._in_all(gpus, attrgetter("sound"))
+
+    def _in_all(self, gpus: Iterable[GpuId], mask: Callable[[Slot], int]) -> bool:
+        slots = self._by_name
+        return all(gpu.node in slots and mask(slots[gpu.node]) >> gpu.ordinal & 1 for gpu in gpus)
 
     def on(self, name: str) -> list[GpuId]:
         """Free GPUs of a node, in order; none where there is no node of this name."""

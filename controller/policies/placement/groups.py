@@ -5,10 +5,19 @@ name the GPU model: a gang has the same GPUs on each of its nodes, all of one mo
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 from controller.model import Job, Node, Reason, Why
 from controller.policies.placement.fleet_node import FleetNode, pick_ordinals
 from controller.policies.placement.refusal import refusal
+
+_SAID = attrgetter("available", "reason", "cpus", "unconfined", "switch")
+_CARD = attrgetter("id", "model", "shards", "usable")
+
+
+def same_offer(one: Node, other: Node) -> bool:
+    """Whether a node offers jobs the same in both."""
+    return bool(_SAID(one) == _SAID(other)) and [*map(_CARD, one.gpus)] == [*map(_CARD, other.gpus)]
 
 
 class Spreads:
