@@ -94,6 +94,11 @@ class Given:
     identity: str = ""
     """Tells it from all others, and from itself when it is stated again. Empty: its content does."""
 
+    @property
+    def keys(self) -> list[Jobs]:
+        """All jobs, then all pairs."""
+        return [*((job.id,) for job in self.jobs), *(pair.jobs for pair in self.pairs)]
+
 
 @value(kw_only=True)
 class Allocated:

@@ -8,7 +8,6 @@ import numpy as np
 from controller.policies.allocations.allocation import Allocated, Solve
 from controller.policies.allocations.checked import fractions, solved, valid
 from controller.policies.allocations.layout import Array, Layout
-from controller.policies.allocations.settings import AllocationSettings
 from controller.policies.allocations.solving import LaidOut, asked
 from controller.solver.program import Program
 
@@ -24,14 +23,9 @@ def most(layout: Layout, program: Program, of_column: Array) -> None:
     layout.add_validity(program, 0)
 
 
-def _largest(layout: Layout, of_column: Array, solve: Solve, settings: AllocationSettings) -> Allocated:
-    """The largest sum of what each column adds."""
-    program = Program()
-    most(layout, program, of_column)
-    found = asked(solve, settings, program)
-    x = valid(layout, solved(found, program.size))
-    objective = float((x * of_column).sum())
-    return Allocated(fractions=fractions(layout, x), objective=objective, status=found[0].value)
+def units(layout: Layout, normalised: bool) -> Array:
+    """What a step of each job counts."""
+    return 1 / layout.fastest if normalised else np.ones(len(layout.jobs))
 
 
 class MaxThroughput(LaidOut):
@@ -39,23 +33,25 @@ class MaxThroughput(LaidOut):
 
     ones = True
 
+    def weights(self, layout: Layout) -> Array:
+        """By which the throughput of each job counts."""
+        return units(layout, self._settings.normalised)
+
     def of(self, layout: Layout, solve: Solve) -> Allocated:
-        of_column = gains(layout, units(layout, self._settings.normalised))
-        return _largest(layout, of_column, solve, self._settings)
+        of_column, program = gains(layout, self.weights(layout)), Program()
+        most(layout, program, of_column)
+        found = asked(solve, self._settings, program)
+        x = valid(layout, solved(found, program.size))
+        objective = float((x * of_column).sum())
+        return Allocated(fractions=fractions(layout, x), objective=objective, status=found[0].value)
 
 
-def units(layout: Layout, normalised: bool) -> Array:
-    """What a step of each job counts."""
-    return 1 / layout.fastest if normalised else np.ones(len(layout.jobs))
-
-
-class Fifo(LaidOut):
+class Fifo(MaxThroughput):
     """Maximises the sum of throughputs, each relative to the job's fastest type, times the number of jobs
     from this one to the last by arrival."""
 
-    ones = True
-
-    def of(self, layout: Layout, solve: Solve) -> Allocated:
+    def weights(self, layout: Layout) -> Array:
         behind = np.empty(len(layout.jobs))
         behind[layout.by_arrival] = np.arange(len(layout.jobs), 0, -1)
-        return _largest(layout, gains(layout, behind / layout.fastest), solve, self._settings)
+        weights: Array = behind / layout.fastest
+        return weights

@@ -81,9 +81,6 @@ class Bindings:
         """Turns on these nodes are to be looked at."""
         self.changed.update(gpu.node for gpu in placement.allocation)
 
-    def _floats(self, job_id: JobId, placement: Placement) -> bool:
-        return len(placement.allocation) > self._gang(job_id, placement)
-
     def _gang(self, job_id: JobId, placement: Placement) -> int:
         """GPUs that the job uses with this placement, now or later."""
         job = self._rows[job_id].job
@@ -95,8 +92,9 @@ class Bindings:
 
     def _place(self, job_id: JobId, placement: Placement) -> Place:
         job, exact = self._rows[job_id].job, by_node(placement.allocation)
-        names, share = tuple(exact), self._gang(job_id, placement) // len(exact)
-        if self._floats(job_id, placement):
+        gang = self._gang(job_id, placement)
+        names, share = tuple(exact), gang // len(exact)
+        if len(placement.allocation) > gang:
             return Place(names, share, {}, _memory_bytes(job), placement.gpus)
         return Place(names, share, exact, _memory_bytes(job))
 

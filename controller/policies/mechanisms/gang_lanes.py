@@ -126,12 +126,12 @@ class GangLanes(Ordered):
     def wake(self) -> float:
         """Also when the running jobs' keys change, if one waits for them."""
         contested = self._lane.contested and self._lane.running
-        return min(super().wake(), self._ranks.epoch_end if contested else math.inf)
+        return min(super().wake(), self._ranks.order.epoch_end(self._now) if contested else math.inf)
 
     # -- deciding -------------------------------------------------------------------------------------
 
     def give(self, draft: Draft) -> None:
-        epoch = self._ranks.epoch
+        epoch = self._ranks.order.epoch(self._now)
         if not self._ready and epoch == self._epoch:
             return
         self._ready = False

@@ -43,10 +43,10 @@ class Locality:
         spread = [job for job in snapshot.jobs.values() if len(by_node(job.placement.gpus)) > 1]
         if not spread:
             return
-        migrations, places = Migrations(snapshot, draft, self._migration), _Places(snapshot, draft, spread)
+        migrations, free = Migrations(snapshot, draft, self._migration), draft.free(snapshot)
         ranked: list[tuple[float, JobId, float]] = []
         for job in spread:
-            fewest = places.fewest(job)
+            fewest = _fewest(free, job, gpu_type(job.placement.gpus, snapshot.nodes))
             if fewest >= len(by_node(job.placement.gpus)) or not migrations.may_go(job):
                 continue
             speedup = self._speedup(snapshot, job, fewest)
@@ -55,7 +55,8 @@ class Locality:
                 ranked.append((-gain_gpu_seconds, job.id, speedup))
         for _, job_id, speedup in sorted(ranked):
             job = snapshot.jobs[job_id]
-            gpus = places.together(job) if migrations.left > 0 else None
+            kind = gpu_type(job.placement.gpus, snapshot.nodes)
+            gpus = _together(free, job, kind) if migrations.left > 0 else None
             if gpus is not None:
                 words = f"it was spread over {len(by_node(job.placement.gpus))} nodes, and is expected to do "
                 migrations.go(NAME, job_id, gpus, f"{words}{speedup:.2f} times as much there", speedup)
@@ -73,29 +74,19 @@ class Locality:
         return then.samples_per_second / now.samples_per_second
 
 
-class _Places:
-    """What is free as the draft has it, and where spread jobs are."""
+def _fewest(free: Free, job: Job, kind: str) -> int:
+    """On how many nodes it could be at least; as many as now where it may not choose."""
+    counts = spreads(free, job, True, kind) if kind else []
+    return min(counts, default=len(by_node(job.placement.gpus)))
 
-    def __init__(self, snapshot: Snapshot, draft: Draft, spread: list[Job]) -> None:
-        """`spread`: jobs that have GPUs on several nodes."""
-        self._nodes, free = snapshot.nodes, draft.free(snapshot)
-        held = {job.id: job.placement.gpus for job in spread if draft.of(job.id) == job.placement}
-        others = {gpu.id for node in snapshot.nodes.values() for gpu in node.gpus}.difference(*held.values())
-        held[NOBODY] = frozenset(gpu for gpu in others if not free.all_free([gpu]))
-        self._free = Free(snapshot.nodes, held)
 
-    def fewest(self, job: Job) -> int:
-        """On how many nodes it could be at least; as many as now where it may not choose."""
-        kind = gpu_type(job.placement.gpus, self._nodes)
-        counts = spreads(self._free, job, True, kind) if kind else []
-        return min(counts, default=len(by_node(job.placement.gpus)))
-
-    def together(self, job: Job) -> GpuSet | None:
-        """GPUs for it on as few nodes, its own among those that it can have. None: there is no room. They
-        are taken; those that it leaves are for the mechanism."""
-        own = job.placement.gpus
-        self._free.hold(job.id, frozenset())
-        kind = gpu_type(own, self._nodes)
-        found = find(self._free, replace(job, placement=NOWHERE), kind, consolidated=True)
-        self._free.hold(job.id, own | (found or frozenset()))
-        return found
+def _together(free: Free, job: Job, kind: str) -> GpuSet | None:
+    """GPUs for it on as few nodes, its own among those that it can have. None: there is no room. They are
+    taken; those that it leaves are for the mechanism."""
+    own, full = job.placement.gpus, free.held(NOBODY)
+    free.hold(job.id, frozenset())
+    free.hold(NOBODY, full - own)
+    found = find(free, replace(job, placement=NOWHERE), kind, consolidated=True)
+    free.hold(NOBODY, full)
+    free.hold(job.id, own | (found or frozenset()))
+    return found

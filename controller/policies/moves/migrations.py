@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 
 from controller.model import GpuSet, Job, JobId, Placement, Reason, Snapshot, Verdict, Why
-from controller.policies.moves.trials import Trials
+from controller.policies.moves.trials import jobs_on_trial
 from controller.policies.placement.draft import Draft
 from controller.policies.recalled import recalled
 from controller.policies.settings import MigrationSettings
@@ -40,7 +40,7 @@ class Migrations:
         since = {job_id: min(at, snapshot.time) for job_id, at in said}
         under_way = {job_id for job_id in since if job_id in jobs and jobs[job_id].promised}
         self._since = {job_id: at for job_id, at in since.items() if at > until or job_id in under_way}
-        self._trials = Trials(snapshot, draft, NAME)
+        self._on_trial = jobs_on_trial(draft)
         self.left = settings.most_at_once - len(under_way)
         """So many jobs may still be told to migrate."""
 
@@ -57,7 +57,7 @@ class Migrations:
         """Whether the job runs and has its GPUs to itself, or is suspended, stays so as far as the plan goes,
         and may start elsewhere."""
         can = (job.may_stop or job.may_start) and job.may_migrate and not job.switching
-        return can and self._stays(job) and not self._trials.busy(job.id) and not self.cools_down(job.id)
+        return can and self._stays(job) and job.id not in self._on_trial and not self.cools_down(job.id)
 
     def _stays(self, job: Job) -> bool:
         if self._draft.stays(job):

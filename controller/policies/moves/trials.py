@@ -53,25 +53,27 @@ class _Memory:
     """The score and when, by move and what was tried."""
 
 
+def _recalled(draft: Draft) -> _Memory:
+    memory = recalled(draft.remembered.get(NAME), _Memory, _Memory())
+    jobs = [job_id for trial in memory.open for job_id in trial.jobs]
+    return memory if len(set(jobs)) == len(jobs) else _Memory()  # damaged
+
+
+def jobs_on_trial(draft: Draft) -> set[JobId]:
+    """Of all moves."""
+    return {job_id for trial in _recalled(draft).open for job_id in trial.jobs}
+
+
 class Trials:
     """The trials of one move within one plan: read from the draft, and written into it by `save`."""
 
-    def __init__(
-        self, snapshot: Snapshot, draft: Draft, move: str, settings: TrialSettings | None = None
-    ) -> None:
-        """`settings`: None: the move has no trials of its own."""
-        self._snapshot, self._draft, self._move = snapshot, draft, move
-        self._seconds = 0.0 if settings is None else settings.trial_seconds
-        self._cooldown_seconds = 0.0 if settings is None else settings.cooldown_seconds
-        self._gain_fraction = 0.0 if settings is None else settings.gain_fraction
-        memory = recalled(draft.remembered.get(NAME), _Memory, _Memory())
-        in_trials = [job_id for trial in memory.open for job_id in trial.jobs]
-        if len(set(in_trials)) < len(in_trials):
-            memory = _Memory()  # damaged
+    def __init__(self, snapshot: Snapshot, draft: Draft, move: str, settings: TrialSettings) -> None:
+        self._snapshot, self._draft, self._move, self._settings = snapshot, draft, move, settings
+        memory = _recalled(draft)
         self._judged = {
             key: (score, at)
             for key, (score, at) in memory.judged.items()
-            if not key.startswith(f"{move} ") or snapshot.time < at + self._cooldown_seconds
+            if not key.startswith(f"{move} ") or snapshot.time < at + settings.cooldown_seconds
         }
         self._of = {job_id: trial for trial in memory.open for job_id in trial.jobs}
         """Open trials by job."""
@@ -140,19 +142,19 @@ class Trials:
 
     def is_gain(self, score: float) -> bool:
         """Whether it is worth the change."""
-        return score > 1 + self._gain_fraction
+        return score > 1 + self._settings.gain_fraction
 
     def save(self) -> None:
         """Into the draft. The move is asked again once a result holds no more."""
         if own := [at for key, (_, at) in self._judged.items() if key.startswith(f"{self._move} ")]:
-            self._draft.wake(min(own) + self._cooldown_seconds)
+            self._draft.wake(min(own) + self._settings.cooldown_seconds)
         memory = _Memory(self._open(), self._judged)
         self._draft.remember(NAME, memory if memory != _Memory() else None)
 
     def _follow(self, trial: Trial, in_place: bool) -> Trial | None:
         """The trial as of now; None: given up."""
         now = self._snapshot.time
-        if not in_place and not trial.in_place and now - trial.at > PATIENCE * self._seconds:
+        if not in_place and not trial.in_place and now - trial.at > PATIENCE * self._settings.trial_seconds:
             self.end(trial)
             return None
         if in_place is trial.in_place:
@@ -163,8 +165,8 @@ class Trials:
         return followed
 
     def _is_ripe(self, trial: Trial) -> bool:
-        now, due = self._snapshot.time, trial.at + self._seconds - trial.seconds
-        end = due + (PATIENCE - 1) * self._seconds
+        now, due = self._snapshot.time, trial.at + self._settings.trial_seconds - trial.seconds
+        end = due + (PATIENCE - 1) * self._settings.trial_seconds
         if now < due:
             self._draft.wake(due)
         elif self.rates(trial) or now >= end:
