@@ -11,8 +11,8 @@ from benchmarks.fidelity.gavel_ways.columns import Columns
 from benchmarks.fidelity.gavel_ways.settings import WaySettings
 from controller.policies.allocations.allocation import Allocated, Given, Jobs, Solve
 from controller.policies.allocations.checked import as_fractions, effective
-from controller.policies.allocations.greedy import Free
 from controller.policies.allocations.solving import none_can_run
+from controller.policies.allocations.whole_gpus import Free
 
 
 class FirstCome:

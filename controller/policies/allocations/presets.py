@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from controller.policies.allocations.allocation import Allocation
-from controller.policies.allocations.allox import Allox
 from controller.policies.allocations.cost import Cost, CostInTime
 from controller.policies.allocations.finish_time import FinishTime
-from controller.policies.allocations.greedy import ShortestFirst
 from controller.policies.allocations.random_pairs import RandomPairs
 from controller.policies.allocations.settings import AllocationSettings
 from controller.policies.allocations.shares import Isolated, Proportional
@@ -17,6 +15,7 @@ from controller.policies.allocations.strategy_proof import StrategyProof
 from controller.policies.allocations.sums import Fifo, MaxThroughput
 from controller.policies.allocations.together import Makespan, MaxMin
 from controller.policies.allocations.water_filling import WaterFilling
+from controller.policies.allocations.whole_gpus import Allox, ShortestFirst
 
 ALLOCATIONS: Mapping[str, Callable[[AllocationSettings], Allocation]] = {
     "allox": Allox,

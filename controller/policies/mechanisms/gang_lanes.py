@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from controller.model import Changes, GpuSet, Job, JobId, Placement, Reason, Snapshot, Why, by_node
+from controller.model import Changes, Job, JobId, Placement, Reason, Snapshot, Why, by_node
 from controller.policies import budget
 from controller.policies.mechanisms.clearing import Clearing
 from controller.policies.mechanisms.lane import Lane
@@ -174,7 +174,10 @@ class GangLanes(Ordered):
                 row = self._rows[job_id]
                 if row.shape in failed:
                     continue
-                gpus = self._find(row, clearing)
+                consolidated = row.shape[2] is True
+                gpus = find(self._free, row.job, consolidated=consolidated)
+                if gpus is None and self._preempt:
+                    gpus = clearing.make_room(row, consolidated=consolidated)
                 if gpus is None:
                     failed.add(row.shape)
                     if not self._backfill:
@@ -190,13 +193,6 @@ class GangLanes(Ordered):
             clearing.let_go_on()
         draft.budget.spend(budget.START * len(starts))
         return len(starts) >= limit
-
-    def _find(self, row: Row, clearing: Clearing) -> GpuSet | None:
-        consolidated = row.shape[2] is True
-        found = find(self._free, row.job, consolidated=consolidated)
-        if found is None and self._preempt:
-            found = clearing.make_room(row, consolidated=consolidated)
-        return found
 
     # -- nodes that are being drained -----------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from controller.policies.moves.resizing import (
     NAME,
     Needs,
     Record,
+    Shrinking,
     in_place,
     kept_gpus,
     may_resize,
@@ -39,7 +40,6 @@ from controller.policies.moves.resizing import (
     waiting_jobs,
     within_reach,
 )
-from controller.policies.moves.shrink import Shrinking
 from controller.policies.moves.trials import Trial, Trials
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.free import bindings
@@ -217,15 +217,11 @@ def _widen(snapshot: Snapshot, draft: Draft) -> None:
     for job_id in sorted(draft.put_since()):
         job, placement = snapshot.jobs[job_id], draft.of(job_id)
         names = {gpu.node for gpu in placement.allocation}
-        if not _starts_here(job, placement) or len(names) != 1:
+        new = job.may_resize_here and not job.placement.allocation and not job.promised
+        if not new or not placement.gpus or placement.shares_with or len(names) != 1:
             continue
         node = snapshot.nodes[names.pop()]
         if node.unconfined:
             continue  # it could use all of them at once
         room = {gpu.id for gpu in node.gpus if gpu.usable and bound[gpu.id] < gpu.shards}
         draft.put(job_id, Placement(placement.gpus, placement.allocation | room))
-
-
-def _starts_here(job: Job, placement: Placement) -> bool:
-    new = job.may_resize_here and not job.placement.allocation and not job.promised
-    return new and bool(placement.gpus) and not placement.shares_with

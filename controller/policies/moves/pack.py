@@ -95,12 +95,12 @@ class Pack:
     def _spread(self, snapshot: Snapshot, draft: Draft, trials: Trials) -> None:
         """Guests that may migrate go to GPUs that the mechanism has no use for."""
         guests = [i for i, each in draft.placements.items() if each.shares_with and each.guest(i)]
-        guests = [i for i in guests if _may_leave(snapshot.jobs[i]) and not trials.busy(i)]
+        guests = [i for i in guests if snapshot.jobs[i].may_stop and snapshot.jobs[i].may_migrate]
         if not guests or not (free := draft.free(snapshot)):
             return
         for guest_id in sorted(guests):
             guest, (host_id,) = snapshot.jobs[guest_id], draft.of(guest_id).shares_with
-            if not _together(snapshot, draft, (host_id, guest_id)):
+            if trials.busy(guest_id) or not _together(snapshot, draft, (host_id, guest_id)):
                 continue
             name = tightest(free, guest, snapshot.nodes)
             if name is not None:
@@ -235,10 +235,6 @@ def _together(snapshot: Snapshot, draft: Draft, jobs: tuple[JobId, ...]) -> bool
         if job.placement.shares_with != others or there.shares_with != others:
             return False
     return True
-
-
-def _may_leave(job: Job) -> bool:
-    return job.may_stop and job.may_migrate and not job.switching
 
 
 def _may_join(snapshot: Snapshot, job: Job, draft: Draft) -> bool:

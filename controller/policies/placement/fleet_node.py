@@ -15,19 +15,6 @@ from controller.policies.placement.refusal import refusal
 class FleetNode:
     """One node while a plan is being made."""
 
-    __slots__ = (
-        "allocated",
-        "bound_jobs",
-        "fixed",
-        "members",
-        "memory_free_bytes",
-        "number",
-        "occupied",
-        "offer",
-        "usable",
-        "usable_gpus",
-    )
-
     def __init__(self, number: int, offer: Node, members: Mapping[JobId, int]) -> None:
         """`number`: its place in the natural order of names. `offer`: as it was observed. `members`: GPUs of
         this node that each assigned job takes."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from controller.model import Configuration, Job, JobId, Moved, Profile, Rate, Snapshot, StateAt, Verdict
-from controller.policies.moves import hosts
+from controller.policies import budget
 from controller.policies.moves.trials import Trials
 from controller.policies.placement.draft import Draft
 from controller.policies.protocol import Policy
@@ -102,7 +102,7 @@ def test_heavy_jobs_are_parted_after_their_trial_and_left_so_until_the_cooldown_
 def test_of_plans_that_follow_one_another_at_once_the_last_one_judges(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hosts, "MOST", 2)
+    monkeypatch.setattr(budget, "SEEN", 2)
     refusing = [packable(n, may=False) for n in (2, 3, 4, 5)]
     c = known_alone(
         ideal([of_model(1, "light"), *refusing, *(of_model(n, "light") for n in (6, 7))], FIFO, 5)
