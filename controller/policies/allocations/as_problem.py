@@ -1,25 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """An allocation as one problem: all of its formulation is done where it is solved, so that the loop does not
-wait for it. What it was given is JSON in the problem, and comes back with the solution: so that this is read
-for the jobs that it was made of, later arrivals and ends do not count."""
+wait for it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
-from operator import attrgetter, mul
-from typing import Any
+from operator import mul
 
-from controller.model import JobId
 from controller.model.solving import Problem, ProblemKind, Solution
-from controller.policies.allocations.allocation import (
-    AllocationError,
-    AllocationJob,
-    Asked,
-    Entity,
-    Given,
-    Pair,
-)
+from controller.policies.allocations import given_data
+from controller.policies.allocations.allocation import AllocationError, Asked, Given
 from controller.policies.allocations.check import check_answer, check_gpus, check_time
 from controller.policies.allocations.settings import KEYS, AllocationSettings
 from controller.policies.allocations.table import FractionTable, in_rows
@@ -41,7 +31,7 @@ class AsProblem:
         data = {
             "allocation": self._name,
             "settings": self._settings,
-            "given": dump(given),
+            "given": given_data.dump(given),
             "variables": len(keys) * len(given.types),
         }
         subject, known = (given.types, keys), given.identity and f"{self._name} {given.identity}"
@@ -81,39 +71,3 @@ def check_values(given: Given, values: Sequence[float], *, one_gpu: bool) -> Non
 def _check_range(values: Sequence[float]) -> None:
     if values and not 0 <= min(values) <= max(values) <= 1:
         raise AllocationError(f"the solver answered fractions from {min(values):g} to {max(values):g}")
-
-
-_FIELDS = [field.name for field in fields(AllocationJob)]
-_CONTENT = attrgetter(*_FIELDS)
-
-
-def dump(given: Given) -> list[Any]:
-    """JSON."""
-    return [
-        list(given.types),
-        dict(given.workers),
-        dict(given.prices),
-        list(map(_CONTENT, given.jobs)),
-        [[list(pair.jobs), {t: list(v) for t, v in pair.throughput.items()}] for pair in given.pairs],
-        [[entity.name, entity.weight, entity.policy] for entity in given.entities],
-        dict(given.draws_on),
-        [[list(jobs), dict(row)] for jobs, row in given.previous.items()],
-    ]
-
-
-def load(raw: Any) -> Given:
-    """Undo `dump`. Raises ValueError, TypeError."""
-    types, workers, prices, jobs, pairs, entities, draws_on, previous = raw
-    return Given(
-        types=tuple(types),
-        workers=workers,
-        prices=prices,
-        jobs=tuple(AllocationJob(**dict(zip(_FIELDS, job, strict=True))) for job in jobs),
-        pairs=tuple(
-            Pair((JobId(one), JobId(other)), {t: (a, b) for t, (a, b) in rates.items()})
-            for (one, other), rates in pairs
-        ),
-        entities=tuple(Entity(*entity) for entity in entities),
-        draws_on=draws_on,
-        previous={tuple(map(JobId, ids)): row for ids, row in previous},
-    )

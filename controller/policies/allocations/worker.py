@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from controller.model.solving import ProblemKind, SolutionStatus
-from controller.policies.allocations.as_problem import check_values, load
+from controller.policies.allocations import given_data
+from controller.policies.allocations.as_problem import check_values
 from controller.policies.allocations.settings import ONE_GPU, AllocationSettings
 from controller.policies.allocations.table import some
 from controller.solver import worker
@@ -34,7 +35,7 @@ def solve(data: Mapping[str, Any]) -> Found:
     from controller.policies.allocations.presets import ALLOCATIONS
     from controller.solver.solve import find
 
-    name, given = data["allocation"], load(data["given"])
+    name, given = data["allocation"], given_data.load(data["given"])
     settings = AllocationSettings.model_validate(data["settings"])
     taken = given
     if name in ONE_GPU:

@@ -37,7 +37,7 @@ class Queue:
 
     def add(self, row: Row, *, patient_until: float | None, promised: bool) -> None:
         """`patient_until`: until then it does not share with jobs of other sizes. None: it does. `promised`:
-        GPUs of a full node."""
+        GPUs of a full node. Whether these two are so is the end of its shape."""
         first, patient = row.job.share_rank < 0, patient_until is not None
         row.shape, row.in_line = (*row.job.signature, first, patient, promised), True
         if patient_until is not None:
@@ -81,7 +81,7 @@ class Queue:
         """Lines of jobs that may find a place; of those promised one only who may find free GPUs."""
         if self._bindings.fleet.most_free() > 0:
             return list(self._lines.values())
-        found = [line for kind, line in self._lines.items() if not _is_promised(kind)]
+        found = [line for kind, line in self._lines.items() if not kind[-1]]
         eased = self._on_eased_nodes()
         return [*found, eased] if eased else found
 
@@ -113,7 +113,7 @@ class Queue:
             if size:  # with another size than it asked for it goes on there, or not at all
                 promised, mark = frozenset(), draft.mark()
         most = _UNLIMITED if row.job.share_rank < 0 else self._max_jobs_per_gpu
-        choice = get_nodes(row.job, self._bindings.fleet, most, any_size=not _is_patient(row.shape))
+        choice = get_nodes(row.job, self._bindings.fleet, most, any_size=not row.shape[-2])
         if choice is None or (promised and choice.stage.shares):
             room = self._bindings.room
             draft.rollback(mark)
@@ -144,7 +144,7 @@ class Queue:
             return never
         share = job.gpus // fleet.spreads.of(job)[0]
         words = "no node has a free GPU" if share == 1 else f"no node has {share} free GPUs"
-        if not _is_patient(row.shape):
+        if not row.shape[-2]:
             words += ", and those that it could share are full"
         elif job.gpus in fleet.affinity.values():
             words += f", and those shared by {job.gpus}-GPU jobs are full"
@@ -164,11 +164,3 @@ class Queue:
 def _key(job: Job) -> Key:
     """First come, first served, but for a user's first job."""
     return (-job.priority_class, job.behind, job.share_rank, job.submit_time, job.id)
-
-
-def _is_patient(kind: Shape) -> bool:
-    return bool(kind[-2])
-
-
-def _is_promised(kind: Shape) -> bool:
-    return bool(kind[-1])

@@ -14,7 +14,6 @@ from controller.policies.placement.sharing import peak_bytes, room_bytes, utiliz
 _LOOKS = 50_000
 """Within one plan, hosts are looked at so often at most."""
 
-_FIRST = JobId(0)
 
 _Entry = tuple[float, int, JobId]
 """Utilisation, what is left of the memory (negative), job."""
@@ -25,7 +24,7 @@ class Hosts:
     for their guests, and are found by their ids alone."""
 
     def __init__(
-        self, snapshot: Snapshot, draft: Draft, on_trial: Callable[[JobId], bool], begin: JobId = _FIRST
+        self, snapshot: Snapshot, draft: Draft, on_trial: Callable[[JobId], bool], begin: JobId
     ) -> None:
         """`on_trial`: whether a job is part of an open trial. `begin`: the first of the running jobs that are
         looked at."""

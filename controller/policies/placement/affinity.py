@@ -13,8 +13,7 @@ from itertools import islice
 
 from controller.model import GpuSet, Job, natural_key, on_nodes
 from controller.policies.placement.fleet import Fleet
-from controller.policies.placement.fleet_node import FleetNode
-from controller.policies.placement.groups import common_ordinals
+from controller.policies.placement.fleet_node import FleetNode, pick_ordinals
 
 
 class Stage(enum.Enum):
@@ -72,7 +71,7 @@ class _Search:
         )
         for stage, pool in stages if fleet.most_free() >= share else ():
             fitting = (node for node in pool if node.free >= share and node.takes(self._job, share))
-            found = common_ordinals(list(islice(fitting, 1) if count == 1 else fitting), count, share)
+            found = _common_ordinals(list(islice(fitting, 1) if count == 1 else fitting), count, share)
             if found is not None:
                 group, ordinals = found
                 return Choice(stage, on_nodes([node.name for node in group], ordinals))
@@ -136,3 +135,30 @@ class _Search:
 
     def _room(self, node: FleetNode, share: int) -> bool:
         return node.allocated + share <= self._max_jobs_per_gpu * len(node.usable)
+
+
+def _common_ordinals(
+    fitting: Sequence[FleetNode], count: int, share: int
+) -> tuple[list[FleetNode], list[int]] | None:
+    """The first `count` of these nodes that have `share` free ordinals in common, and one GPU model, and
+    these ordinals.
+
+    Greedy: each node joins the group when enough common ordinals remain. For whole nodes, the usual
+    case, this is exact.
+    """
+    for first in range(len(fitting)):
+        group = [fitting[first]]
+        common = fitting[first].free_ordinals()
+        if len(common) < share:
+            continue
+        for node in fitting[first + 1 :]:
+            if len(group) == count:
+                break
+            theirs = set(node.free_ordinals())
+            both = [o for o in common if o in theirs]
+            if len(both) >= share and node.offer.model == group[0].offer.model:
+                group.append(node)
+                common = both
+        if len(group) == count:
+            return group, pick_ordinals(common, share)
+    return None

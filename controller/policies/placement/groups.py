@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Exact placement of a gang on free GPUs, shared by the policies. Slurm's GRES are asked for per node, and
-name the GPU model: a gang has the same GPUs on each of its nodes, all of one model."""
+"""Where a gang may be, whatever runs there now. Slurm's GRES are asked for per node, and name the GPU model:
+a gang has the same GPUs on each of its nodes, all of one model."""
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from operator import attrgetter
 
 from controller.model import Job, Node, Reason, Why
-from controller.policies.placement.fleet_node import FleetNode, pick_ordinals
 from controller.policies.placement.refusal import refusal
 
 _SAID = attrgetter("available", "reason", "cpus", "unconfined", "switch")
@@ -86,30 +85,3 @@ class Spreads:
             if not gpu_types or model in gpu_types
         )
         return f"{asked}, in equal parts on nodes of one GPU model, fit nowhere: {have or 'no such GPUs'}"
-
-
-def common_ordinals(
-    fitting: Sequence[FleetNode], count: int, share: int
-) -> tuple[list[FleetNode], list[int]] | None:
-    """The first `count` of these nodes that have `share` free ordinals in common, and one GPU model, and
-    these ordinals.
-
-    Greedy: each node joins the group when enough common ordinals remain. For whole nodes, the usual
-    case, this is exact.
-    """
-    for first in range(len(fitting)):
-        group = [fitting[first]]
-        common = fitting[first].free_ordinals()
-        if len(common) < share:
-            continue
-        for node in fitting[first + 1 :]:
-            if len(group) == count:
-                break
-            theirs = set(node.free_ordinals())
-            both = [o for o in common if o in theirs]
-            if len(both) >= share and node.offer.model == group[0].offer.model:
-                group.append(node)
-                common = both
-        if len(group) == count:
-            return group, pick_ordinals(common, share)
-    return None

@@ -10,6 +10,7 @@ import pytest
 
 from controller.model import JobId
 from controller.model.solving import Solution, SolutionStatus
+from controller.policies.allocations import given_data
 from controller.policies.allocations.allocation import (
     Allocated,
     AllocationError,
@@ -21,7 +22,7 @@ from controller.policies.allocations.allocation import (
     Pair,
     Solve,
 )
-from controller.policies.allocations.as_problem import AsProblem, check_values, dump, load
+from controller.policies.allocations.as_problem import AsProblem, check_values
 from controller.policies.allocations.presets import ALLOCATIONS
 from controller.policies.allocations.settings import KEYS, AllocationSettings
 from controller.policies.allocations.shares import Proportional
@@ -85,7 +86,7 @@ def test_pairs_are_in_the_answer() -> None:
 
 
 def test_what_was_given_reads_back() -> None:
-    assert load(dump(GIVEN)) == GIVEN
+    assert given_data.load(given_data.dump(GIVEN)) == GIVEN
 
 
 def test_an_allocation_that_cannot_be_says_why() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from controller.model import Configuration, Job, JobId, Rate
+from controller.policies.allocations import given_data
 from controller.policies.allocations.allocation import AllocationJob, Given
-from controller.policies.allocations.as_problem import dump, load
 from controller.policies.allocations.presets import ALLOCATIONS
 from controller.policies.allocations.settings import AllocationSettings
 from controller.policies.mechanisms.rounds.given import equal_share
@@ -127,7 +127,7 @@ def test_v13_what_a_job_has_done_counts_as_time_on_its_own_part() -> None:
         for i, m in enumerate(RATES)
     )
     given = Given(types=("v100", "k80"), workers={"v100": 1, "k80": 1}, jobs=jobs)
-    given = load(dump(given))
+    given = given_data.load(given_data.dump(given))
     found = ALLOCATIONS["gavel-ftf"](AllocationSettings()).allocate(given, find)
     assert found.objective == pytest.approx(1.23481, abs=1e-4)
     assert found.fractions[JobId(0),]["v100"] == pytest.approx(0.69157, abs=1e-3)
