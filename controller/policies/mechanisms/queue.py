@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, insort
 from heapq import heapify, heappop, heapreplace
 
@@ -132,9 +131,11 @@ class Queue:
             job_ids = [job_id for job_id in job_ids if job_id in self._without_reason]
         self._last_reason[row.shape] = why
         self._without_reason.difference_update(job_ids)
+        patient = {} if why.reason is Reason.NO_NODE_FITS else self._patient_until
         for job_id in job_ids:
-            never = why.reason is Reason.NO_NODE_FITS
-            draft.say(job_id, why if never else why + self._what_next(job_id))
+            until = patient.get(job_id)
+            then = f"; from {sentences.clock(until)} on it shares with jobs of other sizes" if until else ""
+            draft.say(job_id, why + then)
 
     def _why(self, row: Row) -> Why:
         """One sentence for a job that no node takes."""
@@ -151,14 +152,6 @@ class Queue:
         else:
             words += f", and no {job.gpus}-GPU job is there to take turns with"
         return Why(Reason.WAITS_FOR_GPUS, words)
-
-    def _what_next(self, job_id: JobId) -> str:
-        until = self._patient_until.get(job_id, math.inf)
-        return (
-            f"; from {sentences.clock(until)} on it shares with jobs of other sizes"
-            if until < math.inf
-            else ""
-        )
 
 
 def _key(job: Job) -> Key:

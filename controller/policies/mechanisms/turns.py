@@ -96,7 +96,9 @@ class Turns:
         nodes = self._bindings.fleet.nodes
         usable = {name: nodes[name].usable_gpus for name in names if name in nodes}
         bound = [self._rows[job_id] for job_id in self._bindings.jobs_on(names)]
-        rows = [row for row in bound if self._competes(row)]
+        # A job that leaves its GPUs, or that nothing may be done with, has no turn; guests have their hosts'.
+        seated = (row for row in bound if row.standing is not ASIDE)
+        rows = [row for row in seated if not is_guest(row.id, row.job.placement, self._rows)]
         peers = [row for row in rows if row.note is not None]
         for row in rows:
             if row.note is None:
@@ -107,11 +109,6 @@ class Turns:
         switching = any(row.job.switching for row in bound)
         going_on = choose(contenders, usable, rotate=False)
         return _Lane(names, contenders, usable, None if switching else start, going_on)
-
-    def _competes(self, row: Row) -> bool:
-        """Whether turns are given to the job: not to one that leaves its GPUs, or that nothing may be done
-        with; and not to guests, who are where their hosts are."""
-        return row.standing is not ASIDE and not is_guest(row.id, row.job.placement, self._rows)
 
     def _go_on(self, draft: Draft, lane: _Lane, ranks: Ranks) -> None:
         """Running jobs keep their GPUs; what is free goes to the next in line."""

@@ -65,7 +65,7 @@ class Hosts:
 
     def with_room(self, guest: Job, peak: int) -> Iterable[JobId]:
         """Hosts that leave so much memory; of a guest that is bound, on its own nodes."""
-        for key in _keys(guest):
+        for key in by_node(guest.placement.allocation) or (guest.request.size.wanted,):
             if peak >= self._beyond.get(key, math.inf):
                 continue
             found = False
@@ -78,10 +78,6 @@ class Hosts:
                     yield job_id
             if not found:
                 self._beyond[key] = peak
-
-
-def _keys(guest: Job) -> Iterable[object]:
-    return by_node(guest.placement.allocation) or (guest.request.size.wanted,)
 
 
 def _may_host(snapshot: Snapshot, job: Job, placement: Placement) -> bool:

@@ -29,11 +29,8 @@ def part(snapshot: Snapshot, draft: Draft, sharing: Iterable[JobId]) -> None:
 
 def with_partners(snapshot: Snapshot, ids: Iterable[JobId]) -> set[JobId]:
     """These and those that share GPUs with them: what may be done with one depends on the other."""
-    found = set(ids)
-    for job_id in ids:
-        if (job := snapshot.jobs.get(job_id)) is not None:
-            found |= job.placement.shares_with & snapshot.jobs.keys()
-    return found
+    jobs, found = snapshot.jobs, set(ids)
+    return found.union(*(jobs[i].placement.shares_with & jobs.keys() for i in found if i in jobs))
 
 
 def _why_apart(snapshot: Snapshot, draft: Draft, guest: Job) -> Why | None:

@@ -66,12 +66,9 @@ def node_of(gpus: GpuSet) -> str:
 def resize(draft: Draft, job: Job, gpus: GpuSet, why: str) -> None:
     """The job goes on with these: in place, or it starts again there."""
     draft.put(job.id, Placement(gpus, job.placement.allocation if in_place(job) else gpus))
-    words = f"{_words(len(job.placement.gpus), len(gpus))}: {why}"
-    draft.say(job.id, Why(Reason.RESIZED, words))
-
-
-def _words(before: int, after: int) -> str:
-    return f"{'grows' if after > before else 'shrinks'} from {before} to {after} GPU{'s' * (after > 1)}"
+    before, after = len(job.placement.gpus), len(gpus)
+    how = f"{'grows' if after > before else 'shrinks'} from {before} to {after} GPU{'s' * (after > 1)}"
+    draft.say(job.id, Why(Reason.RESIZED, f"{how}: {why}"))
 
 
 def waiting_jobs(snapshot: Snapshot, draft: Draft) -> list[Job]:
