@@ -35,12 +35,12 @@ from benchmarks.allocation_report import write
 from benchmarks.fidelity.gavel_ways.allocations import allocate
 from benchmarks.fidelity.gavel_ways.settings import WaySettings
 from benchmarks.peers.measure import ROOT, environment
+from controller.cli.problem_file import read_problem
 from controller.model import JobId
 from controller.policies.allocations.allocation import AllocationJob, Fractions, Given
 from controller.policies.allocations.as_problem import AsProblem
 from controller.policies.allocations.checked import effective
 from controller.policies.allocations.layout import Layout
-from controller.policies.allocations.problem_file import read_problem
 from controller.policies.allocations.settings import KEYS, AllocationSettings
 from controller.policies.allocations.shares import equal_throughputs, isolated_throughputs
 from controller.policies.allocations.worker import COMMAND, answers

@@ -42,10 +42,10 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the allocation. Raises GandivaError where there is none."""
+    from controller.cli.problem_file import read_problem
     from controller.policies.allocations.allocation import AllocationError
     from controller.policies.allocations.checked import effective
     from controller.policies.allocations.presets import ALLOCATIONS
-    from controller.policies.allocations.problem_file import read_problem
     from controller.policies.allocations.settings import KEYS, AllocationSettings, unsuitable
     from controller.solver.solve import find
 
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _text(path: Path) -> str:
-    from controller.policies.allocations.problem_file import MOST_BYTES
+    from controller.cli.problem_file import MOST_BYTES
     from controller.settings.base import read_file
 
     from_stdin = str(path) == "-"
