@@ -27,17 +27,18 @@ class Decision:
 class Mechanism(Room, Protocol):
     """Who runs where. The calls come in this order; all of a plan are at the time of its snapshot."""
 
+    changed: Collection[JobId]
+    """Jobs of which something else may be true than before this plan."""
+
     @property
     def problems(self) -> Mapping[str, Problem]:
         """To be solved."""
+        return empty()
 
     @property
     def refused(self) -> Mapping[str, str]:
         """Problems that could not be stated, or whose solution is of no use: why."""
-
-    @property
-    def changed(self) -> Collection[JobId]:
-        """Jobs of which something else may be true than before this plan."""
+        return empty()
 
     def reset(self, snapshot: Snapshot, common: Mapping[str, Any], rows: Mapping[JobId, Row]) -> None:
         """Begin anew. `common`: as `common()` gave it, or damaged. `rows`: all jobs, none of them yet; it

@@ -13,26 +13,23 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from controller.model import Changes, Job, JobId, Note, Placement, Problem, Reason, Snapshot, Usage, Why
+from controller.model import Job, JobId, Note, Placement, Reason, Snapshot, Usage, Why
 from controller.model.timers import TINY, Timers
-from controller.model.value import empty
 from controller.policies import budget
 from controller.policies.mechanisms import sentences
-from controller.policies.mechanisms.mechanism import Decision
+from controller.policies.mechanisms.mechanism import Decision, Mechanism
 from controller.policies.mechanisms.ranks import Ranks
 from controller.policies.mechanisms.row import ASIDE, FIXED, Row, arrival, standing
 from controller.policies.orders.order import Order
-from controller.policies.placement.draft import Draft, Room
+from controller.policies.placement.draft import Draft
 from controller.policies.recalled import mapping
 
 
-class Ordered(Room):
-    """An order; lanes derive from it. Implements `Mechanism`."""
+class Ordered(Mechanism):
+    """An order; lanes derive from it."""
 
     notes_on_arrival = True
     """A job gets its note when it comes; else when it joins a lane."""
-    problems: Mapping[str, Problem] = empty()
-    refused: Mapping[str, str] = empty()
 
     def __init__(self, order: Order, *, preempt: bool = True) -> None:
         """`preempt`: running jobs may be stopped for others."""
@@ -55,14 +52,6 @@ class Ordered(Room):
         self.changed: dict[JobId, None] = {}
 
     # -- what lanes know ------------------------------------------------------------------------------
-
-    @abstractmethod
-    def held(self, job: Job) -> Placement:
-        """What a job has as far as others are concerned."""
-
-    @abstractmethod
-    def nodes_changed(self, snapshot: Snapshot, changed: Changes) -> bool:
-        """False: they offer other GPUs than before, so begin anew."""
 
     @abstractmethod
     def enter(self, row: Row) -> float:

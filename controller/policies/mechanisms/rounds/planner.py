@@ -17,6 +17,7 @@ from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.mechanisms.row import FIXED, RUNNING, WAITING, arrival
 from controller.policies.mechanisms.settled import let_arrive, let_return
 from controller.policies.placement.draft import Draft
+from controller.policies.placement.gangs import held
 
 
 class RoundPlanner:
@@ -60,7 +61,7 @@ class RoundPlanner:
         self.forget(member.id)
         if member.standing is WAITING:
             self._waiting[member.id] = member.gpus
-            if self._pools.held(member.job).allocation:
+            if held(self._pools.gpus, member.job).allocation:
                 self._promised.add(member.id)
         if member.assigned:
             self._pending.add(member.id)

@@ -17,7 +17,7 @@ from controller.model import Changes, Job, JobId, Note, Placement, Problem, Reas
 from controller.model.timers import TINY
 from controller.policies.allocations.allocation import Given, Pair
 from controller.policies.allocations.table import FractionTable
-from controller.policies.mechanisms.mechanism import Decision
+from controller.policies.mechanisms.mechanism import Decision, Mechanism
 from controller.policies.mechanisms.rounds import words
 from controller.policies.mechanisms.rounds.eligibility import Eligibility
 from controller.policies.mechanisms.rounds.given import NO_TERMS, Terms, equal_share, make_given
@@ -32,13 +32,14 @@ from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.problem import FIRST_PATIENCE_SECONDS, AllocationProblem, Stated
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.mechanisms.rounds.speeds import Speeds
-from controller.policies.mechanisms.row import Row
+from controller.policies.mechanisms.row import Row, taken
 from controller.policies.placement.draft import Draft
+from controller.policies.placement.gangs import held
 from controller.policies.recalled import recalled
 
 
-class Rounds:
-    """An allocation in rounds. Implements `Mechanism`."""
+class Rounds(Mechanism):
+    """An allocation in rounds."""
 
     def __init__(
         self,
@@ -72,7 +73,6 @@ class Rounds:
     def reset(self, snapshot: Snapshot, common: Mapping[str, Any], rows: Mapping[JobId, Row]) -> None:
         self._members = cast(Mapping[JobId, Member], rows)
         self._pools = Pools(snapshot.nodes, self._members)
-        self.change, self.restore, self.held = self._pools.change, self._pools.restore, self._pools.held
         self._workers = self._pools.workers()
         self._in_force = InForce(common.get("fractions"))
         sharing, pairs = SharingRules(snapshot), self._pairs
@@ -108,6 +108,14 @@ class Rounds:
             if note != member.note:
                 member.note = self._notes[job_id] = note
         return self._notes
+
+    # -- who has what ---------------------------------------------------------------------------------
+
+    def change(self, job_id: JobId, before: Placement, after: Placement) -> None:
+        self._pools.gpus.hold(job_id, taken(job_id, after, self._members))
+
+    def held(self, job: Job) -> Placement:
+        return held(self._pools.gpus, job)
 
     # -- what is observed -----------------------------------------------------------------------------
 

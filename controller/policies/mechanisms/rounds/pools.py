@@ -5,18 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from controller.model import GpuSet, Job, JobId, Node, Placement, Why
+from controller.model import GpuSet, Job, JobId, Node, Why
 from controller.policies.mechanisms.rounds.kinds import is_scattered, scattered, type_of_kind
 from controller.policies.mechanisms.rounds.member import Member
-from controller.policies.mechanisms.row import taken
-from controller.policies.placement.draft import Room
 from controller.policies.placement.free import Free
-from controller.policies.placement.gangs import find, held, own_gpus, spreads
+from controller.policies.placement.gangs import find, own_gpus, spreads
 from controller.policies.placement.refusal import refusal
 
 
-class Pools(Room):
-    """Who has what, and what is free of each type."""
+class Pools:
+    """What is free of each type."""
 
     def __init__(self, nodes: Mapping[str, Node], members: Mapping[JobId, Member]) -> None:
         """`members`: all jobs; it follows what is observed."""
@@ -35,15 +33,6 @@ class Pools(Room):
         if changed:
             self._accepting.clear()
         return all(self.gpus.same_gpus(name, nodes.get(name)) for name in changed)
-
-    # -- who has what ---------------------------------------------------------------------------------
-
-    def change(self, job_id: JobId, before: Placement, after: Placement) -> None:
-        self.gpus.hold(job_id, taken(job_id, after, self._members))
-
-    def held(self, job: Job) -> Placement:
-        """What a job has as far as others are concerned."""
-        return held(self.gpus, job)
 
     # -- what is free ---------------------------------------------------------------------------------
 
