@@ -119,7 +119,7 @@ class Fleet:
         old = known.offer
         if old is node:
             return True
-        if not same_offer(old, node):
+        if not same_offer(old, node, "reason", "cpus", "unconfined"):
             return False
         known.offer = node
         if known.memory_free_bytes is not None and node.memory_free_bytes is not None:

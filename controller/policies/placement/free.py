@@ -99,7 +99,7 @@ class Free:
         slot = self._by_name.get(name)
         if slot is None or node is None:
             return slot is None and node is None
-        if not same_offer(slot.node, node):
+        if not same_offer(slot.node, node, "switch"):
             return False
         slot.node = node
         self.refused.clear()

@@ -10,13 +10,13 @@ from operator import attrgetter
 from controller.model import Job, Node, Reason, Why
 from controller.policies.placement.refusal import refusal
 
-_SAID = attrgetter("available", "reason", "cpus", "unconfined", "switch")
 _CARD = attrgetter("id", "model", "shards", "usable")
 
 
-def same_offer(one: Node, other: Node) -> bool:
-    """Whether a node offers jobs the same in both."""
-    return bool(_SAID(one) == _SAID(other)) and [*map(_CARD, one.gpus)] == [*map(_CARD, other.gpus)]
+def same_offer(one: Node, other: Node, *also: str) -> bool:
+    """Whether a node offers jobs the same GPUs in both. `also`: fields that count, too."""
+    same = all(getattr(one, name) == getattr(other, name) for name in ("available", *also))
+    return same and [*map(_CARD, one.gpus)] == [*map(_CARD, other.gpus)]
 
 
 class Spreads:
