@@ -182,7 +182,7 @@ def _read(problem: Path, preset: str, options: Mapping[str, Any]) -> tuple[Given
 def _stated(preset: str, settings: Any, given: Given) -> Fractions:
     stated = AsProblem(preset, settings)
     asked = stated.begin(given)
-    table = stated.read(decode(asked.problem, answer(encode(asked.problem), answers())))
+    table = stated.read(decode(asked, answer(encode(asked), answers())))
     return {jobs: dict(zip(table.types, row, strict=True)) for jobs, row in table.rows.items()}
 
 
@@ -224,7 +224,7 @@ async def in_worker(jobs: int, types: int) -> str:
         )
         begin = time.process_time()
         done.clear()
-        problem = stated.begin(given).problem
+        problem = stated.begin(given)
         solver.submit("las", problem, done.set)
         await done.wait()
         solution = solver.take()["las"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from controller.checks.finding import Finding, Subject
 from controller.nodes.installed import filesystem_of
-from controller.policies.site import foreign_writer, site_files
+from controller.settings.ownership import foreign_writer, site_files
 from controller.settings.schema import Settings
 
 NETWORK = ("nfs", "nfs4", "gpfs", "lustre", "beegfs", "cifs", "fuse.sshfs", "ceph", "9p")

@@ -36,8 +36,8 @@ from controller.observe.declared import DeclaredFile, RatesFileError, declared_p
 from controller.policies.allocations.worker import COMMAND as SOLVER_COMMAND
 from controller.policies.assemble import make_policy
 from controller.policies.protocol import Policy
-from controller.policies.site import require_own
 from controller.settings.loading import load_settings
+from controller.settings.ownership import require_own
 from controller.settings.schema import Settings, needs_restart
 from controller.slurm.adapter import open_cluster
 from controller.slurm.port import ClusterPort

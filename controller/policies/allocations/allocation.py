@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from controller.errors import GandivaError
 from controller.model import JobId
-from controller.model.solving import Problem, ProblemKind
+from controller.model.solving import ProblemKind
 from controller.model.value import empty, value
 
 if TYPE_CHECKING:
@@ -110,13 +110,6 @@ class Allocated:
     """What the allocation optimises, in its own unit."""
     status: str
     """`optimal`, or in which way it is less than that."""
-
-
-@value
-class Asked:
-    """The allocation needs this to be solved."""
-
-    problem: Problem
 
 
 Solve: TypeAlias = "Callable[[ProblemKind, Mapping[str, Any]], Found]"

@@ -9,7 +9,7 @@ from operator import mul
 
 from controller.model.solving import Problem, ProblemKind, Solution
 from controller.policies.allocations import given_data
-from controller.policies.allocations.allocation import AllocationError, Asked, Given
+from controller.policies.allocations.allocation import AllocationError, Given
 from controller.policies.allocations.check import check_answer, check_gpus, check_time
 from controller.policies.allocations.settings import KEYS, AllocationSettings
 from controller.policies.allocations.table import FractionTable, in_rows
@@ -25,7 +25,7 @@ class AsProblem:
         self._name, self._settings = name, settings.model_dump(mode="json", include=set(KEYS[name]))
         self._deadline_seconds = float(self._settings.get("deadline_seconds", DEADLINE_SECONDS))
 
-    def begin(self, given: Given) -> Asked:
+    def begin(self, given: Given) -> Problem:
         """Its solution has the fractions of all jobs, then of all pairs, by type."""
         keys = given.keys
         data = {
@@ -35,7 +35,7 @@ class AsProblem:
             "variables": len(keys) * len(given.types),
         }
         subject, known = (given.types, keys), given.identity and f"{self._name} {given.identity}"
-        return Asked(Problem(ProblemKind.ALLOCATION, data, self._deadline_seconds, subject, known))
+        return Problem(ProblemKind.ALLOCATION, data, self._deadline_seconds, subject, known)
 
     def read(self, solution: Solution) -> FractionTable:
         """Of the problem that was stated last. Raises AllocationError."""

@@ -15,7 +15,6 @@ from controller.policies.allocations.allocation import (
     Allocated,
     AllocationError,
     AllocationJob,
-    Asked,
     Entity,
     Given,
     Jobs,
@@ -63,9 +62,8 @@ def by_type(table: FractionTable) -> dict[Jobs, dict[str, float]]:
 
 
 def answer(stated: AsProblem, given: Given) -> Solution:
-    solver, asked = ImmediateSolver(answers), stated.begin(given)
-    assert isinstance(asked, Asked)
-    solver.submit("x", asked.problem, lambda: None)
+    solver = ImmediateSolver(answers)
+    solver.submit("x", stated.begin(given), lambda: None)
     return solver.take()["x"]
 
 

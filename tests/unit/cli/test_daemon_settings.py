@@ -10,7 +10,7 @@ import pytest
 
 from controller.cli.main import main
 from controller.errors import SettingsError
-from controller.policies.site import require_own
+from controller.settings.ownership import require_own
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from controller.model import (
     gpu_type,
     reason_of,
 )
-from controller.policies.allocations.allocation import Allocated, AllocationError, Asked, Given
+from controller.policies.allocations.allocation import Allocated, AllocationError, Given
 from controller.policies.allocations.table import FractionTable
 from controller.policies.mechanisms.rounds.selection import priority
 from controller.policies.mechanisms.rounds.settings import RoundSettings
@@ -48,7 +48,7 @@ class Fixed:
     def __init__(self, fractions: Mapping[int, Mapping[str, float]]) -> None:
         self.fractions = fractions
 
-    def begin(self, given: Given) -> Asked | Allocated:
+    def begin(self, given: Given) -> Problem | Allocated:
         known = {job.id: self.fractions.get(job.id, {}) for job in given.jobs}
         return Allocated(
             fractions={(job_id,): row for job_id, row in known.items()}, objective=0.0, status="optimal"
@@ -281,7 +281,7 @@ def test_gpus_promised_to_a_job_that_a_move_sent_on_are_kept_for_it(migration_se
 class Refusing(Fixed):
     """An allocation that fails from the third job on."""
 
-    def begin(self, given: Given) -> Asked | Allocated:
+    def begin(self, given: Given) -> Problem | Allocated:
         if len(given.jobs) > 2:
             raise AllocationError("no more than two jobs")
         return super().begin(given)
@@ -315,7 +315,7 @@ def test_a_job_in_the_middle_of_a_switch_is_counted_like_before_and_after() -> N
     counted: list[set[int]] = []
 
     class Counting(Fixed):
-        def begin(self, given: Given) -> Asked | Allocated:
+        def begin(self, given: Given) -> Problem | Allocated:
             counted.append({job.id for job in given.jobs})
             return super().begin(given)
 
@@ -373,8 +373,8 @@ def test_orders_alone_read_no_rates(chosen: dict[str, Any], reads: bool) -> None
 class Late(Fixed):
     """Its problem is never solved."""
 
-    def begin(self, given: Given) -> Asked | Allocated:
-        return Asked(Problem(ProblemKind.LINEAR, {"jobs": len(given.jobs)}))
+    def begin(self, given: Given) -> Problem | Allocated:
+        return Problem(ProblemKind.LINEAR, {"jobs": len(given.jobs)})
 
 
 @pytest.mark.parametrize("away_seconds", [0.0, 10_000.0])

@@ -10,7 +10,7 @@ import pytest
 
 from controller.model import Changes, Job, JobId, Memory, Node, Problem, ProblemKind, Snapshot, Solution
 from controller.model.solving import SolutionStatus
-from controller.policies.allocations.allocation import Allocated, Asked, Fractions, Given
+from controller.policies.allocations.allocation import Allocated, Fractions, Given
 from controller.policies.allocations.table import FractionTable, tabulated
 from controller.policies.mechanisms.rounds import layout
 from controller.policies.mechanisms.rounds.selection import Choice, Selection
@@ -25,9 +25,9 @@ TYPE = "v100"
 class Asking:
     """What is asked is solved outside: the same fraction of the type for each job."""
 
-    def begin(self, given: Given) -> Asked | Allocated:
+    def begin(self, given: Given) -> Problem | Allocated:
         self.jobs = [job.id for job in given.jobs]
-        return Asked(Problem(ProblemKind.LINEAR, {"jobs": len(given.jobs)}))
+        return Problem(ProblemKind.LINEAR, {"jobs": len(given.jobs)})
 
     def read(self, solution: Solution) -> FractionTable:
         return tabulated({(job_id,): {TYPE: 1.0 / len(self.jobs)} for job_id in self.jobs}, (TYPE,))
@@ -36,7 +36,7 @@ class Asking:
 class InTurn:
     """The first job has the largest fraction of the type, and so on."""
 
-    def begin(self, given: Given) -> Asked | Allocated:
+    def begin(self, given: Given) -> Problem | Allocated:
         fractions: Fractions = {(job.id,): {TYPE: 1.0 / job.id} for job in given.jobs}
         return Allocated(fractions=fractions, objective=0.0, status="optimal")
 
@@ -169,7 +169,7 @@ def test_what_was_sought_in_vain_is_found_once_others_are_taken_back() -> None:
 class PairFirst(InTurn):
     """The first two jobs are a pair with a large fraction, and have none alone."""
 
-    def begin(self, given: Given) -> Asked | Allocated:
+    def begin(self, given: Given) -> Problem | Allocated:
         one, other, *others = [job.id for job in given.jobs]
         fractions: Fractions = {(one, other): {TYPE: 0.9}, (one,): {TYPE: 0.0}, (other,): {TYPE: 0.0}}
         fractions = {**fractions, **{(job_id,): {TYPE: 0.1} for job_id in others}}

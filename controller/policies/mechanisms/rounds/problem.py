@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from controller.model import Problem, Snapshot, Solution, SolutionStatus
-from controller.policies.allocations.allocation import Allocated, AllocationError, Asked, Given
+from controller.policies.allocations.allocation import Allocated, AllocationError, Given
 from controller.policies.allocations.table import FractionTable, tabulated
 from controller.policies.mechanisms.rounds.memory import RoundMemory
 
@@ -25,7 +25,7 @@ class _Unsolved(AllocationError):
 class Stated(Protocol):
     """An allocation that is one problem, or none."""
 
-    def begin(self, given: Given) -> Asked | Allocated:
+    def begin(self, given: Given) -> Problem | Allocated:
         """Raises AllocationError."""
         ...
 
@@ -95,8 +95,8 @@ class AllocationProblem:
         if isinstance(answer, Allocated):
             self._at_once = tabulated(answer.fractions, given.types)
         else:
-            self._memory.problem, self._stated = answer.problem.identity, True
-            self.problems = {self._name: answer.problem}
+            self._memory.problem, self._stated = answer.identity, True
+            self.problems = {self._name: answer}
 
     def _read(self, snapshot: Snapshot) -> FractionTable | None:
         """What is new: of the problem under way, or what needed none. Raises AllocationError."""
