@@ -17,7 +17,7 @@ from typing import Any
 from controller.model import NOWHERE, JobId, Memory, Placement, Plan, Snapshot, StateAt, Target, Why
 from controller.policies import budget
 from controller.policies.mechanisms import sentences
-from controller.policies.mechanisms.mechanism import Decision, Mechanism
+from controller.policies.mechanisms.mechanism import Mechanism
 from controller.policies.mechanisms.row import WAITING, Row, arrival
 from controller.policies.moves.move import Move
 from controller.policies.moves.part import part, with_partners
@@ -45,12 +45,12 @@ class Frame:
         self._follow(snapshot, touched)
         # 2. Decide who runs where, by what changes with time and what was solved meanwhile.
         draft = self._draft.begin(self._moves_remember)
-        decision = mechanism.decide(snapshot, draft)
+        late = mechanism.decide(snapshot, draft)
         decided = not draft.budget.more
         # 3. Part jobs that may not share their GPUs any more.
         mark = draft.mark()
-        if self._sharing and not decision.unsaid:
-            put = touched | draft.put_since() | decision.late.keys()
+        if self._sharing and late is not None:
+            put = touched | draft.put_since() | late.keys()
             part(snapshot, draft, with_partners(snapshot, put) & self._sharing)
         # 4. Moves follow a decision that is whole, and the moves before them.
         for move in self._moves if decided else ():
@@ -58,7 +58,7 @@ class Frame:
             if draft.wake_at <= snapshot.time:
                 break
         # 5. What jobs are to have instead of what they have.
-        changes = self._changes(draft, decision)
+        changes = self._changes(draft, late)
         mechanism.settle(changes, whole=decided)
         targets = {job_id: self._target(job_id, to) for job_id, to in changes.items()}
         # 6. Say why.
@@ -137,11 +137,11 @@ class Frame:
 
     # -- what is to be different ----------------------------------------------------------------------
 
-    def _changes(self, draft: Draft, decision: Decision) -> Mapping[JobId, Placement]:
-        if decision.unsaid:
+    def _changes(self, draft: Draft, late: Mapping[JobId, Placement] | None) -> Mapping[JobId, Placement]:
+        if late is None:
             return {}
         held = self.mechanism.held
-        late = {i: to for i in decision.late if (to := draft.of(i)) != held(self._rows[i].job)}
+        late = {i: to for i in late if (to := draft.of(i)) != held(self._rows[i].job)}
         return {**late, **draft.changes()}
 
     def _target(self, job_id: JobId, placement: Placement) -> Target:

@@ -4,24 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
 from typing import Any, Protocol
 
 from controller.model import Changes, Job, JobId, Note, Placement, Problem, Snapshot, Usage, Why
-from controller.model.value import empty, value
+from controller.model.value import empty
 from controller.policies.mechanisms.row import Row
 from controller.policies.placement.draft import Draft, Room
-
-
-@value
-class Decision:
-    """What became of a decision. The draft has the placements, and its budget says whether there is more to
-    decide."""
-
-    unsaid: bool = False
-    """The placements in the draft are for a later plan to say."""
-    late: Mapping[JobId, Placement] = field(default_factory=empty)
-    """Placements that an earlier plan put into the draft, and that this one says."""
 
 
 class Mechanism(Room, Protocol):
@@ -65,8 +53,10 @@ class Mechanism(Room, Protocol):
     def follow(self, rows: Sequence[Row]) -> None:
         """These jobs are as they were observed, in the order of their arrival."""
 
-    def decide(self, snapshot: Snapshot, draft: Draft) -> Decision:
-        """Who runs where, after what changes by itself or was solved."""
+    def decide(self, snapshot: Snapshot, draft: Draft) -> Mapping[JobId, Placement] | None:
+        """Who runs where, after what changes by itself or was solved: changes the draft, whose budget says
+        whether there is more to decide. Returns placements that are to be said besides: an earlier plan put
+        them into the draft. None: all that is in the draft is for a later plan to say."""
 
     def settle(self, changes: Mapping[JobId, Placement], *, whole: bool) -> None:
         """This is what the plan changes, moves included. It will be observed before it is decided about

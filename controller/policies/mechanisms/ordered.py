@@ -17,7 +17,7 @@ from controller.model import Job, JobId, Note, Placement, Reason, Snapshot, Usag
 from controller.model.timers import TINY, Timers
 from controller.policies import budget
 from controller.policies.mechanisms import sentences
-from controller.policies.mechanisms.mechanism import Decision, Mechanism
+from controller.policies.mechanisms.mechanism import Mechanism
 from controller.policies.mechanisms.ranks import Ranks
 from controller.policies.mechanisms.row import ASIDE, FIXED, Row, arrival, standing
 from controller.policies.orders.order import Order
@@ -140,12 +140,12 @@ class Ordered(Mechanism):
 
     # -- deciding -------------------------------------------------------------------------------------
 
-    def decide(self, snapshot: Snapshot, draft: Draft) -> Decision:
+    def decide(self, snapshot: Snapshot, draft: Draft) -> Mapping[JobId, Placement]:
         """The plan with the last of the jobs whose time has come decides."""
         self._advance(draft.budget)
         if not draft.budget.more:
             self.give(draft)
-        return Decision()
+        return {}
 
     def settle(self, changes: Mapping[JobId, Placement], *, whole: bool) -> None:
         """The lanes need not know: they see it when it is observed."""

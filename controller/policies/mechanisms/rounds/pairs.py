@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import marshal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from itertools import islice
@@ -13,7 +13,6 @@ from typing import Any
 from controller.model import GpuId, GpuSet, Job, Snapshot, rate_key
 from controller.policies.allocations.allocation import Jobs, Pair
 from controller.policies.mechanisms.rounds.member import Member
-from controller.policies.mechanisms.rounds.memory import RoundMemory
 from controller.policies.mechanisms.rounds.speeds import Speeds, Together
 from controller.policies.placement.free import bindings
 from controller.policies.placement.gangs import own_gpus
@@ -44,28 +43,6 @@ class SharingRules:
             return False
         promised = 0 if host.placement.allocation else 1
         return can_join(self._snapshot, job, gpus, self._bound, promised)
-
-
-class PairFinder:
-    """The pairs that are stated with an allocation. They are looked for when jobs come or go, and when a
-    round begins."""
-
-    def __init__(self, memory: RoundMemory, *, on: bool) -> None:
-        """`on`: there are any."""
-        self._memory, self.on = memory, on
-
-    def wanted(self, jobs: str, due: bool, find: Callable[[], tuple[Pair, ...]]) -> str:
-        """A digest of all that is to be allocated. `jobs`: that of jobs and GPUs. `due`: a round begins."""
-        if not self.on:
-            return jobs
-        if due or self._memory.paired[0] != jobs:
-            pairs = digest([(pair.jobs, sorted(pair.throughput.items())) for pair in find()])
-            self._memory.paired = (jobs, f"{pairs:016x}")
-        return " ".join(self._memory.paired)
-
-    def find(self, snapshot: Snapshot, members: Sequence[Member], speeds: Speeds) -> tuple[Pair, ...]:
-        """Those of now."""
-        return find_pairs(snapshot, members, speeds) if self.on else ()
 
 
 def find_pairs(snapshot: Snapshot, members: Sequence[Member], speeds: Speeds) -> tuple[Pair, ...]:

@@ -17,7 +17,7 @@ from controller.model import Changes, Job, JobId, Note, Placement, Problem, Reas
 from controller.model.timers import TINY
 from controller.policies.allocations.allocation import Given, Pair
 from controller.policies.allocations.table import FractionTable
-from controller.policies.mechanisms.mechanism import Decision, Mechanism
+from controller.policies.mechanisms.mechanism import Mechanism
 from controller.policies.mechanisms.rounds import words
 from controller.policies.mechanisms.rounds.eligibility import Eligibility
 from controller.policies.mechanisms.rounds.given import NO_TERMS, Terms, equal_share, make_given
@@ -25,7 +25,7 @@ from controller.policies.mechanisms.rounds.in_force import ALONE, InForce
 from controller.policies.mechanisms.rounds.kinds import is_scattered
 from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.memory import RoundMemory
-from controller.policies.mechanisms.rounds.pairs import PairFinder, SharingRules, digest
+from controller.policies.mechanisms.rounds.pairs import SharingRules, digest, find_pairs
 from controller.policies.mechanisms.rounds.pending import PendingLayout
 from controller.policies.mechanisms.rounds.planner import RoundPlanner
 from controller.policies.mechanisms.rounds.pools import Pools
@@ -95,7 +95,6 @@ class Rounds(Mechanism):
         self._memory = recalled(common.get("rounds"), RoundMemory, RoundMemory())
         if not self._in_force.table.rows:
             self._memory.solved = ""  # where its fractions are lost an allocation is asked for anew
-        self._pair_finder = PairFinder(self._memory, on=self._pairs)
         self._problem = AllocationProblem(self._allocation, self._name, self._memory)
 
     def common(self) -> Mapping[str, Any]:
@@ -200,7 +199,7 @@ class Rounds(Mechanism):
             return
         if self._planner.listed or self._pending is not None:
             return  # the round begins first
-        found = self._pair_finder.wanted(f"{self._digest:016x}", due, lambda: self._find_pairs(snapshot))
+        found = self._wanted(snapshot, due)
         if self._problem.wants(self._now, found) and self._budget.allows(len(self._digests)):
             self._adopt(self._problem.ask(snapshot, found, retry_at, lambda: self._stated(snapshot, found)))
 
@@ -212,8 +211,17 @@ class Rounds(Mechanism):
         table = self._in_force.table
         return make_given(snapshot, counted, self._workers, self._terms, pairs, table, sorted(kinds), wanted)
 
+    def _wanted(self, snapshot: Snapshot, due: bool) -> str:
+        """A digest of all that is to be allocated. Pairs are looked for when jobs come or go, and when a
+        round begins."""
+        jobs = f"{self._digest:016x}"
+        if self._pairs and (due or self._memory.paired[0] != jobs):
+            pairs = [(pair.jobs, sorted(pair.throughput.items())) for pair in self._find_pairs(snapshot)]
+            self._memory.paired = (jobs, f"{digest(pairs):016x}")
+        return " ".join(self._memory.paired) if self._pairs else jobs
+
     def _find_pairs(self, snapshot: Snapshot) -> tuple[Pair, ...]:
-        return self._pair_finder.find(snapshot, self._counted(), self._speeds)
+        return find_pairs(snapshot, self._counted(), self._speeds) if self._pairs else ()
 
     def _counted(self) -> list[Member]:
         """Those that an allocation counts."""
@@ -250,12 +258,12 @@ class Rounds(Mechanism):
 
     # -- deciding -------------------------------------------------------------------------------------
 
-    def decide(self, snapshot: Snapshot, draft: Draft) -> Decision:
+    def decide(self, snapshot: Snapshot, draft: Draft) -> Mapping[JobId, Placement] | None:
         self._budget = draft.budget
         self._budget.spend(self._touched)
         self._allocate(snapshot)
         late = self._decide(draft)
-        return Decision(self._pending is not None, late)
+        return late if self._pending is None else None
 
     def _decide(self, draft: Draft) -> Mapping[JobId, Placement]:
         """Changes the draft. Returns what is to be said of it besides: it was laid out by a plan before."""
