@@ -58,7 +58,11 @@ class Frame:
             if draft.wake_at <= snapshot.time:
                 break
         # 5. What jobs are to have instead of what they have.
-        changes = self._changes(draft, late)
+        changes: Mapping[JobId, Placement] = {}
+        if late is not None:
+            had = {job_id: mechanism.held(self._rows[job_id].job) for job_id in late}
+            told = {job_id: to for job_id in late if (to := draft.of(job_id)) != had[job_id]}
+            changes = {**told, **draft.changes()}
         mechanism.settle(changes, whole=decided)
         targets = {job_id: self._target(job_id, to) for job_id, to in changes.items()}
         # 6. Say why.
@@ -136,13 +140,6 @@ class Frame:
             kept.discard(job_id)
 
     # -- what is to be different ----------------------------------------------------------------------
-
-    def _changes(self, draft: Draft, late: Mapping[JobId, Placement] | None) -> Mapping[JobId, Placement]:
-        if late is None:
-            return {}
-        held = self.mechanism.held
-        late = {i: to for i in late if (to := draft.of(i)) != held(self._rows[i].job)}
-        return {**late, **draft.changes()}
 
     def _target(self, job_id: JobId, placement: Placement) -> Target:
         """Outside of its allocation a job goes on from the store."""

@@ -48,8 +48,8 @@ class RoundPlanner:
         """Those of them that may start on GPUs where a move has sent them."""
         self._pending: set[JobId] = set()
         """Jobs that this round gives a type, and that may have no GPUs yet."""
-        self._listed: Iterable[Choice] | None = None
-        """All jobs, where a round is about to begin."""
+        self.listed: Iterable[Choice] | None = None
+        """All jobs, where a round is over and what follows is to be chosen."""
         self.settled: set[JobId] = set()
         """Jobs that had a type in the round that is over, until the next one is said."""
         self.unfinished = False
@@ -72,11 +72,6 @@ class RoundPlanner:
         self._promised.discard(job_id)
         self._pending.discard(job_id)
 
-    @property
-    def listed(self) -> bool:
-        """A round is over, and what follows is to be chosen."""
-        return self._listed is not None
-
     def list_all(self, now: float) -> None:
         """A round is over. Put all jobs in order for the next one."""
         candidates: list[Member] = []
@@ -87,16 +82,12 @@ class RoundPlanner:
             if member.standing in (RUNNING, WAITING):
                 candidates.append(member)
         types, length = kinds(self._pools.types), self._settings.round_seconds
-        self._listed = ranked(candidates, self._in_force, types, now, length)
-
-    def unlist(self) -> None:
-        """They are to be put in order anew."""
-        self._listed = None
+        self.listed = ranked(candidates, self._in_force, types, now, length)
 
     def begin_round(self, draft: Draft, now: float) -> None:
         """Choose among all jobs that are listed. Those that are not chosen, or for another type, stop."""
-        assert self._listed is not None
-        listed, self._listed = self._listed, None
+        assert self.listed is not None
+        listed, self.listed = self.listed, None
         for member in self._members.values():
             if member.standing is FIXED:
                 others = member.job.placement.shares_with if self._pairs else ()

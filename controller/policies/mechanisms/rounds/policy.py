@@ -186,7 +186,7 @@ class Rounds(Mechanism):
         retry_at = self._now + self._settings.round_seconds
         # In every plan: a failure is announced once, also when no job is left to be allocated.
         self._adopt(self._problem.read(snapshot, retry_at))
-        begun = self._planner.listed or self._pending is not None
+        begun = self._planner.listed is not None or self._pending is not None
         if due and not begun and not self._speeds.same(snapshot.rates):
             if not self._budget.allows(len(self._members)):
                 return
@@ -195,10 +195,8 @@ class Rounds(Mechanism):
             for member in self._members.values():
                 self._eligibility.find_kinds(member)
                 self._give_digest(member.id, self._digest_of(member))
-        if not self._digests:
-            return
-        if self._planner.listed or self._pending is not None:
-            return  # the round begins first
+        if begun or not self._digests:
+            return  # a round that has begun comes first
         found = self._wanted(snapshot, due)
         if self._problem.wants(self._now, found) and self._budget.allows(len(self._digests)):
             self._adopt(self._problem.ask(snapshot, found, retry_at, lambda: self._stated(snapshot, found)))
@@ -245,7 +243,7 @@ class Rounds(Mechanism):
         for job_id in self._members if kinds else self._in_force.paired & self._members.keys():
             self._members[job_id].open(self._in_force.of(job_id), now)
             self.changed.add(job_id)
-        self._planner.unlist()
+        self._planner.listed = None  # they are to be put in order anew
         self._ready = True
 
     def _fall_back(self) -> None:
@@ -289,7 +287,7 @@ class Rounds(Mechanism):
         """List all jobs, choose among them and lay out, and say it: with as many plans as that needs."""
         assert self._memory.due is not None
         if self._pending is None:
-            if not self._planner.listed:
+            if self._planner.listed is None:
                 if not self._budget.allows(len(self._members)):
                     return {}
                 self._fall_back()
