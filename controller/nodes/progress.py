@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """When simulated nodes tell again how far jobs are, though nothing has happened to them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from heapq import heappop, heappush
 

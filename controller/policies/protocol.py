@@ -5,8 +5,6 @@ Its memory between calls is what its plans returned, JSON, kept in the journal; 
 replay to the same plan.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from controller.errors import GandivaError

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Settings of moves and of presets: one table of the settings file each."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Annotated, Literal
 

@@ -10,8 +10,6 @@ the cluster the number of users stands in place of all weights: a job that comes
 user only.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Set
 from dataclasses import replace

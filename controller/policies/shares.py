@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Users' shares, before any policy: it sees jobs with other weights, or in another order."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Set
 from dataclasses import replace
 from types import MappingProxyType

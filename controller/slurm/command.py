@@ -5,8 +5,6 @@ Works from Slurm 24.11 on. Reading 3,000 jobs takes about 1.5 s of a processor, 
 `SlurmCluster` makes the cluster port out of it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Sequence

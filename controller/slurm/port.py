@@ -8,8 +8,6 @@ inside the adapter and raises `ClusterUnavailable`, `ClusterRefused` or `Unknown
 `ClusterUnavailable` the call may have taken effect.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Mapping
 from typing import Protocol

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How the jobs of a simulated cluster get on with their work, where time alone does not say it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 

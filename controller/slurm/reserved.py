@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The reservations of a real Slurm, as far as they were seen. See `reserving` for what they are."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence

@@ -7,8 +7,6 @@ Reservations). An allocation without a process (`salloc --no-shell`) takes a sha
 that Slurm gives none of them to an ordinary job, and leaves room for the job that they are kept for.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import re

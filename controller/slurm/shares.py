@@ -8,8 +8,6 @@ Accounts are indented by one space for each level, users by one more than their 
       vision|alice|1|0.125000|0.500000
 """
 
-from __future__ import annotations
-
 import math
 
 from controller.errors import ClusterUnavailable

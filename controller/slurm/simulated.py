@@ -6,8 +6,6 @@ their release on the GPUs they are bound to, run to their end while they may use
 suspended, resumed, requeued and cancelled. It runs on whatever clock its asyncio loop has.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A job of the simulated cluster: what Slurm knows of it, and how far its work has got."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -2,8 +2,6 @@
 """An allocation as one problem: all of its formulation is done where it is solved, so that the loop does not
 wait for it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from operator import mul
 

@@ -2,8 +2,6 @@
 """What an allocation was given, as JSON. It goes with the problem and comes back with the solution, so that
 this is read for the jobs that it was made of; later arrivals and ends do not count."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The allocations by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from controller.policies.allocations.allocation import Allocation

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Gandiva's packing as Gavel's evaluation has it: random pairs with equal shares."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias

@@ -2,8 +2,6 @@
 """What each job gets where no problem is solved: the yardsticks of the other allocations, and policies of
 their own."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from controller.policies.allocations.allocation import Allocated, Given, Solve

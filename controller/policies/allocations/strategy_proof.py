@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Max-min fairness that does not reward lies about throughputs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

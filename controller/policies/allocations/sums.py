@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Allocations that maximise a weighted sum of throughputs: in all, or the first come first."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from controller.policies.allocations.allocation import Allocated, Solve

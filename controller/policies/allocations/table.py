@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """An allocation as rounds keep it: one row of fractions for each job and each pair."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import TypeAlias, TypeVar

@@ -2,8 +2,6 @@
 """All jobs as fast as they can be, each in proportion to what it needs: Gavel's max-min fairness (LAS), and
 the least makespan."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from controller.model.solving import Cone

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Hierarchical max-min fairness by water filling: Pareto-efficient, over entities and their jobs."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from controller.model.solving import Cone, ProblemKind

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Allocations of whole GPUs: the shortest job first, and AlloX, the least sum of completion times."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 

@@ -8,8 +8,6 @@ The plan depends on the snapshot and the memory alone. What is kept between call
 compare each plan with one made from nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Gangs: one lane for the whole cluster, and GPUs that a gang has for itself while it runs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

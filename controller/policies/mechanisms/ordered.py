@@ -6,8 +6,6 @@ slices. `Ranks` knows the order; `GangLanes` and `SliceLanes`, the two kinds, kn
 which GPUs fit. This module knows when jobs change by themselves.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Jobs that no node has taken yet, placed by Algorithm 1 in the order of submission (SPEC 1.8)."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from heapq import heapify, heappop, heapreplace
 

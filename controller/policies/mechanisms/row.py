@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A job as a mechanism knows it: a cache of what snapshot and notes say."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field

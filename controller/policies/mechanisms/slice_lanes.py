@@ -8,8 +8,6 @@ parts start and stop as one.
 Source: Gandiva (OSDI'18) 4.1, 4.2, Algorithm 1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

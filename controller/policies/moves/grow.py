@@ -8,8 +8,6 @@ A growth is a trial where the rate before is known: one that gains too little is
 Source: Gandiva (OSDI'18) 4.5. The paper gives no formula; which job grows first is this project's rule.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 

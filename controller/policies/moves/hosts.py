@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Running jobs that another one may join on their GPUs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 

@@ -9,8 +9,6 @@ where it is.
 Source: Gandiva (OSDI'18) 3.4, 4.4.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from controller.model import (

@@ -6,8 +6,6 @@ One record counts for all of these moves, so that no job goes back and forth bet
 cost are in GPU-seconds. What a migration takes is measured; the setting holds until it was.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

@@ -2,8 +2,6 @@
 """Sizes of jobs: which may change theirs, who waits for GPUs, who shrinks for those, and what is remembered
 from plan to plan."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 

@@ -6,8 +6,6 @@ One trial per job at a time: moves leave jobs of an open trial alone. A judged t
 tried, such as the models and the configuration, until its cool-down is over.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple

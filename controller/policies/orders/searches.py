@@ -15,8 +15,6 @@ Source: Gandiva (OSDI'18) 5.3, where the most promising configurations run exclu
 the bound is this project's own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Sequence
 

@@ -2,8 +2,6 @@
 """All nodes with the jobs counted in, filed by what placement looks for, so that a job finds its place
 without looking at every node."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping

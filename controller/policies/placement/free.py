@@ -5,8 +5,6 @@ One integer per node, a mask, has a bit for each free GPU (bit i: the GPU with o
 by how many they have.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain

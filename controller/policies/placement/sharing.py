@@ -5,8 +5,6 @@ Both ask for it (`--gandiva-pack=yes`), their gangs are equally large, neither o
 peaks of their memory, both measured while they ran, fit together on each GPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from controller.model import GpuId, GpuSet, Job, Snapshot, by_node

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What follows for a job from what is observed: what may be done with it, and on which GPUs it may run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from controller.model import Job, JobId, rate_key

@@ -2,8 +2,6 @@
 """The allocation in force, and what the ones before it still owe. An allocation changes the fractions of all
 jobs at once, so they are one table: nothing is done job by job when another one is taken over."""
 
-from __future__ import annotations
-
 import base64
 from array import array
 from collections.abc import Collection, Container, Iterable, Mapping

@@ -3,8 +3,6 @@
 nodes than on few, the same type scattered (SPEC 3.3, placement sensitivity). For such a gang the type itself
 means as few nodes as its size allows. Both kinds have the same GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import lru_cache
 

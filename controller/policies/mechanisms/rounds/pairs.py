@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Pairs: two jobs that may have the same GPUs of a type at the same time (SPEC 3.3, space sharing)."""
 
-from __future__ import annotations
-
 import marshal
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the beginning of a round has laid out, until a plan says it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from controller.model import NOWHERE, GpuId, JobId, Placement

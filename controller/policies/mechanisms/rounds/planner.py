@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Who runs in a round, and what is done with GPUs that become free within it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 
 from controller.model import GpuId, JobId

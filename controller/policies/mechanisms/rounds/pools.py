@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The cluster's GPUs by type."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 from controller.model import GpuSet, Job, JobId, Node, Why

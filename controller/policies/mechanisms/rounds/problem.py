@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """States an allocation as a problem, and reads the solution when it is observed. No call waits for one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Protocol
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Who runs on which GPU type in a round: one list over all jobs and types, by priority (SPEC 3.5)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain, takewhile

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Settings of the presets that serve an allocation in rounds: the rounds', and those of all allocations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated
 

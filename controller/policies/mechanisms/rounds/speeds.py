@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How fast jobs go on each GPU type, as allocations are given it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from controller.model import Configuration, Rate, rate_key

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What `gandiva explain` says of jobs in rounds."""
 
-from __future__ import annotations
-
 from controller.model import JobId, Reason, Why
 from controller.policies.mechanisms.rounds.in_force import ALONE, InForce
 from controller.policies.mechanisms.rounds.member import Member
