@@ -59,8 +59,8 @@ class Frame:
         changes: Mapping[JobId, Placement] = {}
         if late is not None:
             had = {job_id: mechanism.held(self._rows[job_id].job) for job_id in late}
-            told = {job_id: to for job_id in late if (to := draft.of(job_id)) != had[job_id]}
-            changes = {**told, **draft.changes()}
+            placed = {job_id: to for job_id in late if (to := draft.of(job_id)) != had[job_id]}
+            changes = {**placed, **draft.changes()}
         mechanism.settle(changes, whole=decided)
         targets = {job_id: self._target(job_id, to) for job_id, to in changes.items()}
         # 6. Say why.
