@@ -84,10 +84,9 @@ class SliceLanes(Ordered):
         self._bindings.recount(job)
         if row.standing is WAITING and not job.placement.allocation:
             # What a job grew for is its own only as a whole: else it finds a place as any other.
-            promised = bool(held.allocation) and not job.promised_size
+            promised, since = bool(held.allocation) and not job.promised_size, row.usage.idle_since or 0.0
             if not promised:
-                waits_since = max(job.submit_time, row.usage.idle_since or 0.0)
-                until = waits_since + self._patience_seconds
+                until = max(job.submit_time, since) + self._patience_seconds
             patient = until > self._now + TINY
             self._queue.add(row, patient_until=until if patient else None, promised=promised)
             until = until if patient else math.inf

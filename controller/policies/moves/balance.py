@@ -30,7 +30,7 @@ class Balance:
 
     def propose(self, snapshot: Snapshot, draft: Draft) -> None:
         waiting = _Waiting(snapshot, draft)
-        if not waiting or not (free := draft.free(snapshot)):
+        if not waiting.jobs or not (free := draft.free(snapshot)):
             return
         migrations = Migrations(snapshot, draft, self._migration)
         for job, helped, words in chain(_themselves(waiting), _in_the_way(waiting, snapshot)):
@@ -77,9 +77,6 @@ class _Waiting:
             for gpu in job.placement.allocation:
                 self._by_gpu.setdefault(gpu, []).append(job)
         self._served: set[JobId] = set()
-
-    def __bool__(self) -> bool:
-        return bool(self._by_gpu)
 
     def in_the_way(self, snapshot: Snapshot) -> list[Job]:
         """Jobs that run on these GPUs, on one node each: those first for whose GPUs most wait."""

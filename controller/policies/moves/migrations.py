@@ -33,9 +33,8 @@ class Migrations:
     def __init__(self, snapshot: Snapshot, draft: Draft, settings: MigrationSettings) -> None:
         self._snapshot, self._draft, self._settings = snapshot, draft, settings
         jobs, until = snapshot.jobs, snapshot.time - settings.cooldown_seconds
-        # The wall clock may have been set back.
         said = recalled(draft.remembered.get(NAME), dict[JobId, float], {}).items()
-        since = {job_id: min(at, snapshot.time) for job_id, at in said}
+        since = {i: min(at, snapshot.time) for i, at in said}  # the wall clock may have been set back
         under_way = {job_id for job_id in since if job_id in jobs and jobs[job_id].promised}
         self._since = {job_id: at for job_id, at in since.items() if at > until or job_id in under_way}
         self._on_trial = jobs_on_trial(draft)
@@ -74,14 +73,12 @@ class Migrations:
         ran = self._snapshot.usage_of(job.id).ran(self._snapshot.time)
         return min(horizon, max(0.0, declared - ran))
 
-    def cost_gpu_seconds(self, jobs: Iterable[Job]) -> float:
-        """GPUs of these jobs, as long as each migration takes."""
-        prior = self._settings.cost_seconds
-        return sum(job.gpus * migration_seconds(self._snapshot, job, prior) for job in jobs)
-
     def pays(self, gain_gpu_seconds: float, jobs: Iterable[Job]) -> bool:
-        """Whether the gain exceeds the cost of moving these jobs so many times as the settings want."""
-        return gain_gpu_seconds > self._settings.gain_ratio * self.cost_gpu_seconds(jobs)
+        """Whether the gain exceeds the cost of moving these jobs, their GPUs as long as each migration takes,
+        so many times as the settings want."""
+        prior = self._settings.cost_seconds
+        cost = sum(job.gpus * migration_seconds(self._snapshot, job, prior) for job in jobs)
+        return gain_gpu_seconds > self._settings.gain_ratio * cost
 
     def go(
         self,
