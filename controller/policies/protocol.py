@@ -17,7 +17,6 @@ class Policy(Protocol):
     def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
         """What should be different from what the snapshot shows. `memory` is to be read where everything
         changed; else the policy may keep what it knows."""
-        ...
 
 
 class PolicyError(GandivaError):

@@ -121,4 +121,3 @@ class Allocation(Protocol):
 
     def allocate(self, given: Given, solve: Solve) -> Allocated:
         """The answer. Raises AllocationError."""
-        ...

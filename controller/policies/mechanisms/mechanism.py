@@ -41,6 +41,7 @@ class Mechanism(Room, Protocol):
 
     def leave(self, row: Row) -> None:
         """The job is about to be seen as it is now."""
+        return
 
     def ended(self, job_id: JobId, row: Row | None, note: Note, usage: Usage) -> None:
         """A job has left the cluster. `row`: None where it was never seen."""
@@ -59,6 +60,7 @@ class Mechanism(Room, Protocol):
     def settle(self, changes: Mapping[JobId, Placement], *, whole: bool) -> None:
         """This is what the plan changes, moves included. It will be observed before it is decided about
         again. `whole`: about all other jobs it was decided that they stay as they are."""
+        return
 
     def to_store(self, row: Row, to: Placement) -> bool:
         """Whether the job's state goes into its store, so that it can start anywhere."""

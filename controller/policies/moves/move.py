@@ -18,7 +18,6 @@ class Move(Protocol):
 
     def propose(self, snapshot: Snapshot, draft: Draft) -> None:
         """Change the draft (`put`), and say why (`say`)."""
-        ...
 
 
 class Checked:

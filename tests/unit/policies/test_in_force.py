@@ -52,7 +52,7 @@ def test_a_job_that_an_allocation_does_not_count_keeps_its_fractions_while_it_is
 def test_time_of_a_pair_is_time_of_both() -> None:
     found = made({(ONE,): {"v100": 0.5}, (TWO,): {}, (ONE, TWO): {"v100": 0.25}})
     assert found.of(ONE) == {V100: 0.5, ("v100", TWO): 0.25}
-    assert found.of(TWO) == {("v100", ONE): 0.25} and set(found.paired) == {ONE, TWO}
+    assert found.of(TWO) == {("v100", ONE): 0.25} and found.partners == {ONE: [TWO], TWO: [ONE]}
     assert found.due(TWO, 40.0, 40.0) == {("v100", ONE): 10.0}
     found.take(table({(ONE,): {"v100": 0.5}}), 50.0, {ONE, TWO})
     assert found.of(TWO) == {} and found.of(ONE) == {V100: 0.5}

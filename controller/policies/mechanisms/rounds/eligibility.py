@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 
 from controller.model import Job, JobId, rate_key
-from controller.policies.mechanisms.rounds.kinds import scattered, type_of_kind
+from controller.policies.mechanisms.rounds.kinds import scattered
 from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.settings import RoundSettings
@@ -66,11 +66,6 @@ class Eligibility:
     def stays(self, job: Job) -> bool:
         """Whether it cannot leave the type where Slurm has bound it."""
         return bool(job.placement.allocation) and not (self._settings.change_types and job.starts_anywhere)
-
-    def misses_types(self, member: Member) -> bool:
-        """Whether it stays on a type and could run on others."""
-        own = type_of_kind(member.hosted)
-        return self.stays(member.job) and any(name != own for name in self._pools.accepting(member))
 
     def wants(self, member: Member) -> bool:
         """Whether an allocation counts the job."""

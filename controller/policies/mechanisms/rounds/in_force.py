@@ -4,7 +4,7 @@ jobs at once, so they are one table: nothing is done job by job when another one
 
 import base64
 from array import array
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from itertools import chain, repeat
 from math import isfinite
@@ -40,20 +40,16 @@ class InForce:
 
     def _derive(self) -> None:
         self._slots = [(name, ALONE) for name in self.table.types]
-        self._partners: dict[JobId, list[JobId]] = {}
+        self.partners: dict[JobId, list[JobId]] = {}
+        """Jobs beside which each may have time."""
         for one, other in (jobs for jobs in self.table.rows if len(jobs) == 2):
-            self._partners.setdefault(one, []).append(other)
-            self._partners.setdefault(other, []).append(one)
+            self.partners.setdefault(one, []).append(other)
+            self.partners.setdefault(other, []).append(one)
         self._flat = list(chain.from_iterable(self.table.rows.values()))
         self._said = _as_said(self.table, self._flat)
         self._remembered: dict[str, Any] | None = None
 
     # -- who has what ---------------------------------------------------------------------------------
-
-    @property
-    def paired(self) -> Collection[JobId]:
-        """Jobs that may have time beside others."""
-        return self._partners.keys()
 
     def counts(self, job_id: JobId) -> bool:
         """Whether an allocation has counted the job."""
@@ -80,9 +76,9 @@ class InForce:
         if alone not in self.table.rows:
             return [(slot, fraction, 0.0) for slot, fraction in self._equal.get(job_id, {}).items()]
         found = zip(self._slots, self.table.rows[alone], self._owed[alone], strict=True)
-        if job_id not in self._partners:
+        if job_id not in self.partners:
             return found
-        beside = ((other, _pair(job_id, other)) for other in self._partners[job_id])
+        beside = ((other, _pair(job_id, other)) for other in self.partners[job_id])
         return chain(
             found,
             (

@@ -65,10 +65,7 @@ class Member(Row):
 
     def account(self, gpu_type: str) -> Account:
         """Of its time alone."""
-        found = self.accounts.get((gpu_type, ALONE))
-        if found is None:
-            found = self.accounts[gpu_type, ALONE] = Account()
-        return found
+        return self.accounts.setdefault((gpu_type, ALONE), Account())
 
     def seconds(self, gpu_type: str, now: float) -> float:
         """On GPUs of this type in all, whatever their kind."""

@@ -14,8 +14,6 @@ class RoundMemory:
     """When the next round begins. None: there is no job."""
     reset_at: FiniteFloat | None = None
     """When the time that jobs received was counted anew last."""
-    bound: int = 0
-    """Jobs that stay on a type because Slurm has bound them there, as of the last round."""
     solved: str = ""
     """Digest of the jobs and GPUs of the last allocation."""
     asked: str = ""

@@ -160,7 +160,7 @@ class RoundPlanner:
         own = {(m.id, m.hosted): len(self._open_gpus(m)) for m in running if self._pools.closed}
         selection = Selection(order, {m.id: m.gpus for m in candidates}, free, own)
         chosen = Layout(draft, self._pools, self._members, running, selection, self.sharing).run()
-        self.unfinished = self._settings.refill and selection.refused and bool(chosen)
+        self.unfinished = self._settings.refill and bool(selection.refused and chosen)
         for choice in chosen:
             for job_id in choice.jobs:
                 member = self._members[job_id]

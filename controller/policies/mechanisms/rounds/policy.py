@@ -23,10 +23,10 @@ from controller.policies.mechanisms.rounds.eligibility import Eligibility
 from controller.policies.mechanisms.rounds.given import NO_TERMS, Terms, equal_share, make_given
 from controller.policies.mechanisms.rounds.in_force import ALONE, InForce
 from controller.policies.mechanisms.rounds.kinds import is_scattered
+from controller.policies.mechanisms.rounds.layout import PendingLayout
 from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.memory import RoundMemory
 from controller.policies.mechanisms.rounds.pairs import SharingRules, digest, find_pairs
-from controller.policies.mechanisms.rounds.pending import PendingLayout
 from controller.policies.mechanisms.rounds.planner import RoundPlanner
 from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.problem import FIRST_PATIENCE_SECONDS, AllocationProblem, Stated
@@ -135,9 +135,6 @@ class Rounds(Mechanism):
         member.recall(note)
         return member
 
-    def leave(self, row: Row) -> None:
-        """Nothing is kept of where it stands."""
-
     def ended(self, job_id: JobId, row: Row | None, note: Note, usage: Usage) -> None:
         if row is not None or note is not None:
             self._notes[job_id] = None
@@ -187,7 +184,7 @@ class Rounds(Mechanism):
         # In every plan: a failure is announced once, also when no job is left to be allocated.
         self._adopt(self._problem.read(snapshot, retry_at))
         begun = self._planner.listed is not None or self._pending is not None
-        if due and not begun and not self._speeds.same(snapshot.rates):
+        if due and not begun and self._speeds.rates != snapshot.rates:
             if not self._budget.allows(len(self._members)):
                 return
             # What was measured meanwhile counts from this round on.
@@ -240,7 +237,7 @@ class Rounds(Mechanism):
             self._memory.reset_at, self._renewed = now, self._members.keys()
         self.changed |= self._in_force.take(table, now, self._members)
         kinds = any(map(is_scattered, table.types))
-        for job_id in self._members if kinds else self._in_force.paired & self._members.keys():
+        for job_id in self._members if kinds else self._in_force.partners.keys() & self._members.keys():
             self._members[job_id].open(self._in_force.of(job_id), now)
             self.changed.add(job_id)
         self._planner.listed = None  # they are to be put in order anew
@@ -291,7 +288,6 @@ class Rounds(Mechanism):
                 if not self._budget.allows(len(self._members)):
                     return {}
                 self._fall_back()
-                self._memory.bound = sum(map(self._eligibility.misses_types, self._members.values()))
                 self._planner.list_all(self._now)
             if not self._budget.allows(len(self._members)):
                 return {}
@@ -322,9 +318,6 @@ class Rounds(Mechanism):
         if self._now >= self._memory.due - TINY:
             return self._patient_until()
         return self._memory.due
-
-    def settle(self, changes: Mapping[JobId, Placement], *, whole: bool) -> None:
-        """What a job has is counted by its usage."""
 
     def to_store(self, row: Row, to: Placement) -> bool:
         """From host memory it could go on with its type only: what it is allocated would depend on that."""

@@ -25,11 +25,9 @@ class Stated(Protocol):
 
     def begin(self, given: Given) -> Problem | Allocated:
         """Raises AllocationError."""
-        ...
 
     def read(self, solution: Solution) -> FractionTable:
         """Of what was asked last. Raises AllocationError."""
-        ...
 
 
 class AllocationProblem:

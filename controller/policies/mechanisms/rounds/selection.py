@@ -139,7 +139,8 @@ class Selection:
         self._next = 0
         """The place in the list to go on from."""
         self._taken: set[JobId] = set()
-        self._refused: set[Choice] = set()
+        self.refused: set[Choice] = set()
+        """Those that had no place."""
         self.chosen: dict[Choice, int] = {}
         """With their places in the list, in its order."""
 
@@ -152,7 +153,7 @@ class Selection:
                 break
             self._next = place + 1
             size, gpu_type = self._size(choice), type_of_kind(choice.gpu_type)
-            if not 0 < size <= self._left.get(gpu_type, 0) or choice in self._refused:
+            if not 0 < size <= self._left.get(gpu_type, 0) or choice in self.refused:
                 continue
             if self._taken.isdisjoint(choice.jobs) and all(i in self._gpus for i in choice.jobs):
                 found.append(choice)
@@ -161,11 +162,6 @@ class Selection:
                 self._left[gpu_type] -= size
                 most -= size
         return found
-
-    @property
-    def refused(self) -> bool:
-        """Whether some of them had no place."""
-        return bool(self._refused)
 
     def _onwards(self) -> Iterator[Choice]:
         yield from map(self._seen.__getitem__, range(self._next, len(self._seen)))
@@ -181,7 +177,7 @@ class Selection:
     def cut(self, refused: Collection[Choice]) -> list[Choice]:
         """These have no place. The first of them and all that was chosen after it is taken back, and the list
         is gone on with from there. Returns them."""
-        self._refused.update(refused)
+        self.refused.update(refused)
         self._next = min(self.chosen[choice] for choice in refused)
         cut = self.after(self._next - 1)
         for choice in cut:

@@ -16,14 +16,10 @@ class Speeds:
     """One table of rates, as `Snapshot.rates` had it."""
 
     def __init__(self, rates: Table) -> None:
-        self._rates = dict(rates)
+        self.rates = dict(rates)
         self._alone: dict[tuple[str, int, tuple[str, ...]], Mapping[str, float]] = {}
         self._scattered: dict[tuple[str, int], Mapping[str, tuple[int, float]]] = {}
         self._together: dict[int, dict[str, dict[str, Together]]] = {}
-
-    def same(self, rates: Table) -> bool:
-        """Whether this is the table."""
-        return self._rates == rates
 
     def alone(self, member: Member) -> Mapping[str, float]:
         """Samples per second of the job alone, by the types that it may run on. A type that nothing is known
@@ -47,7 +43,7 @@ class Speeds:
         found = self._scattered.get((model, gpus))
         if found is None:
             by_type: dict[str, dict[int, float]] = {}
-            for where, rate in self._rates.get(model, {}).items():
+            for where, rate in self.rates.get(model, {}).items():
                 if where.gpus == gpus and not where.models_beside:
                     by_type.setdefault(where.gpu_type, {})[where.nodes] = rate.samples_per_second
             ordered = {t: sorted(on.items()) for t, on in by_type.items() if len(on) > 1}
@@ -64,7 +60,7 @@ class Speeds:
             found = self._together[gpus] = {}
             beside = {
                 (model, other): known
-                for model in self._rates
+                for model in self.rates
                 for other in sorted(self._partners(model, gpus))
                 if (known := self._known(model, gpus, (other,)))
             }
@@ -78,13 +74,13 @@ class Speeds:
 
     def _partners(self, model: str, gpus: int) -> set[str]:
         """The models beside which its rate is known."""
-        table = self._rates[model]
+        table = self.rates[model]
         return {w.models_beside[0] for w in table if w.gpus == gpus and len(w.models_beside) == 1}
 
     def _known(self, model: str, gpus: int, beside: tuple[str, ...] = ()) -> Mapping[str, float]:
         """By type, on as few nodes as is known."""
         found: dict[str, tuple[int, float]] = {}
-        for where, rate in self._rates.get(model, {}).items():
+        for where, rate in self.rates.get(model, {}).items():
             if where.gpus == gpus and where.models_beside == beside:
                 known = found.get(where.gpu_type)
                 if known is None or where.nodes < known[0]:
