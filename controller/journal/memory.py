@@ -3,9 +3,10 @@
 
 import math
 
+from controller.journal import records
 from controller.journal.file import IN_MEMORY
 from controller.journal.lock import JournalLock
-from controller.journal.records import Decision, Event, Slice, decision_of, slice_of
+from controller.journal.records import Decision, Event, Slice
 from controller.journal.store import ROWS_AT_ONCE
 from controller.journal.writer import Journal
 
@@ -32,19 +33,15 @@ class MemoryJournal(Journal):
     @property
     def slices(self) -> list[Slice]:
         """Closed ones, in the order of their begins."""
-        rows = self.read(
-            "SELECT job_id, gpus, start, end, reason FROM slices WHERE end IS NOT NULL ORDER BY id"
-        )
-        return [slice_of(row) for row in rows]
+        rows = self.read(f"{records.SLICES} WHERE end IS NOT NULL ORDER BY id")
+        return [records.slice_of(row) for row in rows]
 
     @property
     def decisions(self) -> list[Decision]:
         """In the order in which they were recorded."""
-        rows = self.read("SELECT time, job_id, action, reason, gpus, reason_code FROM decisions ORDER BY id")
-        return [decision_of(row) for row in rows]
+        return [records.decision_of(row) for row in self.read(f"{records.DECISIONS} ORDER BY id")]
 
     @property
     def events(self) -> list[Event]:
         """In the order in which they were recorded."""
-        rows = self.read("SELECT time, job_id, node, kind, message, gain FROM events ORDER BY id")
-        return [Event(*row) for row in rows]
+        return [Event(*row) for row in self.read(f"{records.EVENTS} ORDER BY id")]

@@ -16,7 +16,10 @@ from urllib.parse import quote
 from controller.errors import JournalError
 from controller.journal.damage import forgiving
 from controller.journal.records import (
+    DECISIONS,
+    EVENTS,
     RECORD_FIELDS,
+    SLICES,
     Decision,
     Event,
     JobRecord,
@@ -74,15 +77,12 @@ class JournalReader:
         moment = clock.time() if now is None else now
         clauses = _where(which)
         statement = f"""
-            SELECT jobs.job_id, user, account, partition, name, jobs.gpus, weight, submit, jobs.start,
-                jobs.end, state, request, moves, suspends, step_seconds, exit_code, peak_memory_bytes,
-                utilization_fraction,
-                coalesce(run_seconds, 0), coalesce(gpu_seconds, 0), coalesce(usage.slices, 0),
-                coalesce(usage.gpus, ''), slices.start, slices.gpu_count,
-                (SELECT reason FROM decisions WHERE decisions.job_id = jobs.job_id
-                    ORDER BY id DESC LIMIT 1),
-                (SELECT min(gpu_count) FROM slices AS s WHERE s.job_id = jobs.job_id),
-                (SELECT max(gpu_count) FROM slices AS s WHERE s.job_id = jobs.job_id),
+            SELECT jobs.*, coalesce(run_seconds, 0), coalesce(gpu_seconds, 0), coalesce(usage.slices, 0),
+                coalesce(usage.gpus, ''), slices.start, coalesce(slices.gpu_count, 0),
+                coalesce((SELECT reason FROM decisions WHERE decisions.job_id = jobs.job_id
+                    ORDER BY id DESC LIMIT 1), ''),
+                (SELECT coalesce(min(gpu_count), 0) FROM slices AS s WHERE s.job_id = jobs.job_id),
+                (SELECT coalesce(max(gpu_count), 0) FROM slices AS s WHERE s.job_id = jobs.job_id),
                 (SELECT count(*) {_OF_JOB} AND kind IN ('pack-tried', 'pack-planned')),
                 (SELECT count(*) {_OF_JOB} AND kind LIKE '%-tried'),
                 (SELECT gain {_OF_JOB} AND gain IS NOT NULL ORDER BY id DESC LIMIT 1)
@@ -100,18 +100,13 @@ class JournalReader:
 
     def decisions(self, job_id: JobId, limit: int = 100) -> list[Decision]:
         """The last decisions about a job, oldest first."""
-        columns = "time, job_id, action, reason, gpus, reason_code"
-        statement = f"SELECT {columns} FROM decisions WHERE job_id = ? ORDER BY id DESC LIMIT ?"
-        return self._made(decision_of, self._last(statement, job_id, limit))
+        rows = self._last(f"{DECISIONS} WHERE job_id = ? ORDER BY id DESC LIMIT ?", job_id, limit)
+        return self._made(decision_of, rows)
 
     def events(self, job_id: JobId | None = None, limit: int = 100) -> list[Event]:
         """The last events (of one job), oldest first."""
         of_job, values = ("", ()) if job_id is None else ("WHERE job_id = ?", (job_id,))
-        rows = self._last(
-            f"SELECT time, job_id, node, kind, message, gain FROM events {of_job} ORDER BY id DESC LIMIT ?",
-            *values,
-            limit,
-        )
+        rows = self._last(f"{EVENTS} {of_job} ORDER BY id DESC LIMIT ?", *values, limit)
         return [Event(*row) for row in rows]
 
     def slices(self, job_id: JobId, limit: int = 100) -> list[Slice]:
@@ -124,8 +119,7 @@ class JournalReader:
         return self._slices("start <= ? AND (end IS NULL OR end >= ?)", end, start, limit)
 
     def _slices(self, which: str, *values: object) -> list[Slice]:
-        columns, order = "job_id, gpus, start, end, reason", "start DESC, id DESC"
-        rows = self._last(f"SELECT {columns} FROM slices WHERE {which} ORDER BY {order} LIMIT ?", *values)
+        rows = self._last(f"{SLICES} WHERE {which} ORDER BY start DESC, id DESC LIMIT ?", *values)
         return self._made(slice_of, rows)
 
     def state(self, key: str) -> Any:
@@ -226,22 +220,8 @@ def _where(which: JobFilter) -> dict[str, object]:
 
 def _job_row(row: Sequence[Any], now: float) -> JobRow:
     known = dict(zip(RECORD_FIELDS, row, strict=False))
-    run_seconds, gpu_seconds, slices, places, slice_start, slice_gpus, reason, *moved = row[
-        len(RECORD_FIELDS) :
-    ]
-    least, most, packs, trials, gain = moved
-    running = max(0.0, now - slice_start) if slice_start is not None else 0.0
-    return JobRow(
-        record=JobRecord(**{**known, "request": json.loads(known["request"])}),
-        run_seconds=run_seconds + running,
-        gpu_seconds=gpu_seconds + running * (slice_gpus or 0),
-        slices=slices + (slice_start is not None),
-        last_gpus=gpu_set(places),
-        on_gpus=slice_start is not None,
-        reason=reason or "",
-        least_gpus=least or 0,
-        most_gpus=most or 0,
-        packs=packs,
-        trials=trials,
-        gain=gain,
-    )
+    record = JobRecord(**{**known, "request": json.loads(known["request"])})
+    run_seconds, gpu_seconds, slices, places, since, gpus, *others = row[len(RECORD_FIELDS) :]
+    on_gpus, running = since is not None, 0.0 if since is None else max(0.0, now - since)
+    used = run_seconds + running, gpu_seconds + running * gpus, slices + on_gpus
+    return JobRow(record, *used, gpu_set(places), on_gpus, *others)

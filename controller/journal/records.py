@@ -64,7 +64,7 @@ class JobTotals:
     utilization_fraction: float | None = None
 
 
-@value(kw_only=True)
+@value
 class JobRow:
     """A job as reports see it: the record, and its use of GPUs up to the moment of reading."""
 
@@ -78,14 +78,14 @@ class JobRow:
     """A slice is open."""
     reason: str
     """Why the last decision about it was taken."""
-    least_gpus: int = 0
+    least_gpus: int
     """Of its slices; 0: it had none."""
-    most_gpus: int = 0
-    packs: int = 0
+    most_gpus: int
+    packs: int
     """Times a move put it beside another job."""
-    trials: int = 0
+    trials: int
     """Times a move changed something for it on trial."""
-    gain: float | None = None
+    gain: float | None
     """The last one that was measured of a move which changed something for it."""
 
 
@@ -140,14 +140,20 @@ class OpenOperation:
     step_time: float | None = None
 
 
+SLICES = "SELECT job_id, gpus, start, end, reason FROM slices"
+DECISIONS = "SELECT time, job_id, action, reason, gpus, reason_code FROM decisions"
+EVENTS = "SELECT time, job_id, node, kind, message, gain FROM events"
+"""Rows with the columns in the order of the fields."""
+
+
 def slice_of(row: Sequence[Any]) -> Slice:
-    """A row with the columns in the order of the fields. Raises ValueError, AttributeError."""
+    """A row of SLICES. Raises ValueError, AttributeError."""
     job_id, gpus, *rest = row
     return Slice(JobId(job_id), gpu_set(gpus), *rest)
 
 
 def decision_of(row: Sequence[Any]) -> Decision:
-    """As `slice_of`."""
+    """A row of DECISIONS. Raises as `slice_of`."""
     time, job_id, action, reason, gpus, code = row
     return Decision(time, JobId(job_id), action, reason, gpu_set(gpus), code)
 

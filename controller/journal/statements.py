@@ -71,11 +71,24 @@ EVENT = "INSERT INTO events (time, job_id, node, kind, message, gain) VALUES (?,
 
 # -- pruning: the time before which rows are old, and the most rows to delete
 
-PRUNE_DETAIL = (
+_PRUNE_DETAIL = (
     "DELETE FROM slices WHERE id IN (SELECT id FROM slices WHERE end < ? LIMIT ?)",
     "DELETE FROM decisions WHERE id IN (SELECT id FROM decisions WHERE time < ? LIMIT ?)",
     "DELETE FROM events WHERE id IN (SELECT id FROM events WHERE time < ? LIMIT ?)",
     "DELETE FROM operations WHERE op_id IN (SELECT op_id FROM operations WHERE end < ? LIMIT ?)",
 )
 _OLD_JOBS = "(SELECT job_id FROM jobs WHERE end < ? ORDER BY end, job_id LIMIT ?)"
-PRUNE_JOBS = tuple(f"DELETE FROM {table} WHERE job_id IN {_OLD_JOBS}" for table in ("notes", "usage", "jobs"))
+_PRUNE_JOBS = tuple(
+    f"DELETE FROM {table} WHERE job_id IN {_OLD_JOBS}" for table in ("notes", "usage", "jobs")
+)
+_DAY_SECONDS = 86400.0
+
+
+def pruning(now: float, retention_days: float, detail_days: float, most_rows: int) -> list[Row]:
+    """What deletes old rows, at most so many of each table."""
+    ages = {_PRUNE_DETAIL: detail_days, _PRUNE_JOBS: retention_days}
+    return [
+        (statement, (now - days * _DAY_SECONDS, most_rows))
+        for statements, days in ages.items()
+        for statement in statements
+    ]

@@ -12,10 +12,10 @@ import sqlite3
 import threading
 import time as clock
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from controller.errors import JournalError
 from controller.journal import statements as sql
@@ -25,6 +25,7 @@ from controller.journal.records import stored_text
 from controller.journal.statements import Row
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 ROWS_AT_ONCE = 5000
 """Most rows of one transaction: what piled up while the disk was full is written in parts."""
@@ -83,30 +84,13 @@ class Store:
         """Rows of the file; what is queued is written before, where that works. Raises JournalError."""
         with self.lock:
             self.flush()
-            try:
-                with garbled():
-                    return self.file.connection.execute(statement, parameters).fetchall()
-            except sqlite3.Error as error:
-                if not is_damage(error):
-                    raise journal_error("read", self.path, error) from error
-                self._replace(error)
-                return self.file.connection.execute(statement, parameters).fetchall()
+            return self._try("read", lambda: self.file.connection.execute(statement, parameters).fetchall())
 
     def commit(self) -> None:
         """Write what is queued. After a JournalError the rows stay queued: call again in the next cycle."""
         with self.lock:
             self._writable = False
-            try:
-                with garbled():
-                    self._write_queue()
-            except sqlite3.Error as error:
-                if not is_damage(error):
-                    raise journal_error("write", self.path, error) from error
-                self._replace(error)
-                try:
-                    self._write_queue()
-                except sqlite3.Error as again:
-                    raise journal_error("write", self.path, again) from again
+            self._try("write", self._write_queue)
             self._writable = True
 
     def close(self) -> None:
@@ -118,6 +102,18 @@ class Store:
                 log.error("%s; %d rows are lost", error, len(self.queue))
             finally:
                 self.file.close()
+
+    def _try(self, what: str, call: Callable[[], T], again: bool = False) -> T:
+        """The call; where the file turns out to be damaged, `again` with a new one. Raises JournalError."""
+        try:
+            with garbled():
+                return call()
+        except sqlite3.Error as error:
+            if again or not is_damage(error):
+                raise journal_error(what, self.path, error) from error
+            self.file.close()
+            self._begin_anew(set_aside(self.path, error))
+        return self._try(what, call, again=True)
 
     def _write_queue(self) -> None:
         if self.file.makeshift is Makeshift.NONE and not self.file.is_there():
@@ -147,11 +143,6 @@ class Store:
                 except _BAD_ROW as error:
                     name = " ".join(statement.split()[:3])
                     log.error("journal %s: lost: %s %r: %s", self.path, name, parameters, error)
-
-    def _replace(self, error: sqlite3.Error) -> None:
-        """The file turned out to be damaged while it was in use. Raises JournalError."""
-        self.file.close()
-        self._begin_anew(set_aside(self.path, error))
 
     def _begin_anew(self, message: str) -> None:
         self.generation += 1

@@ -12,7 +12,7 @@ from controller.journal.damage import PARTS, is_damage
 from controller.journal.lock import JournalLock
 from controller.journal.reader import require_journal
 from controller.journal.schema import migrate
-from controller.journal.statements import PRUNE_DETAIL, PRUNE_JOBS
+from controller.journal.statements import pruning
 
 _ALL_ROWS = 1 << 62
 
@@ -42,12 +42,9 @@ def vacuum(path: Path, *, retention_days: float, detail_days: float) -> Vacuumed
         with closing(sqlite3.connect(path, timeout=5.0, isolation_level=None)) as connection:
             migrate(connection, str(path))
             changes = connection.total_changes
-            now = clock.time()
             connection.execute("BEGIN IMMEDIATE")
-            for statement in PRUNE_DETAIL:
-                connection.execute(statement, (now - detail_days * 86400, _ALL_ROWS))
-            for statement in PRUNE_JOBS:
-                connection.execute(statement, (now - retention_days * 86400, _ALL_ROWS))
+            for statement, parameters in pruning(clock.time(), retention_days, detail_days, _ALL_ROWS):
+                connection.execute(statement, parameters)
             connection.execute("COMMIT")
             deleted = connection.total_changes - changes
             connection.execute("VACUUM")

@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 PRUNE_ROWS = 4000
 """Old rows deleted at once per table at most, so that no cycle is long."""
 PRUNE_INTERVAL_SECONDS = 60.0
-_DAY_SECONDS = 86400.0
 _ENCODER = json.JSONEncoder(default=str)
 
 
@@ -125,10 +124,8 @@ class Journal(Store):
             self.save_state("heartbeat", time)
             if time >= self._next_prune:
                 self._next_prune = time + PRUNE_INTERVAL_SECONDS
-                for statement in sql.PRUNE_DETAIL:
-                    self.add(statement, time - self.detail_days * _DAY_SECONDS, PRUNE_ROWS)
-                for statement in sql.PRUNE_JOBS:
-                    self.add(statement, time - self.retention_days * _DAY_SECONDS, PRUNE_ROWS)
+                for statement, row in sql.pruning(time, self.retention_days, self.detail_days, PRUNE_ROWS):
+                    self.add(statement, *row)
 
     # -- operations
 
@@ -183,26 +180,22 @@ class Journal(Store):
             self.add(sql.COUNT_SLICE, time, time, time, job_id)
             self.add(sql.CLOSE_SLICE, time, stored_text(reason), job_id)
 
-    def open_places(self) -> dict[JobId, GpuSet]:
-        """The GPUs of all jobs with an open slice."""
-        places: dict[JobId, GpuSet] = {}
-        for job_id, gpus in self.read("SELECT job_id, gpus FROM slices WHERE end IS NULL"):
-            try:
-                places[JobId(job_id)] = gpu_set(gpus)
-            except (ValueError, AttributeError):
-                log.error("journal %s: job %s: no GPUs: %.80r; left out", self.path, job_id, gpus)
-        return places
-
-    def close_open_slices(self, time: float) -> list[JobId]:
+    def close_open_slices(self, time: float) -> dict[JobId, GpuSet]:
         """At start: end the slices that a killed controller left open, at its last heartbeat, so that no time
-        counts that was not observed. Returns the jobs, by id."""
+        counts that was not observed. Returns the jobs, by id, with the GPUs that they were on."""
+        places: dict[JobId, GpuSet] = {}
         with self.lock:
-            rows = self.read("SELECT job_id FROM slices WHERE end IS NULL ORDER BY job_id")
-            jobs = [JobId(job_id) for (job_id,) in rows]
-            for job_id in jobs:
+            for job_id, gpus in self.read(
+                "SELECT job_id, gpus FROM slices WHERE end IS NULL ORDER BY job_id"
+            ):
                 self.close_slice(job_id, time, "the controller stopped")
+                try:
+                    places[job_id] = gpu_set(gpus)
+                except (ValueError, AttributeError):
+                    log.error("journal %s: job %s: no GPUs: %.80r; left out", self.path, job_id, gpus)
+                    places[job_id] = frozenset()
             self.flush()
-            return jobs
+        return places
 
     def carry_over(self, job_id: JobId, usage: Usage, time: float) -> None:
         """Into a new file: what a living job has used up to now. Counts as one slice without details. Nothing

@@ -46,9 +46,8 @@ class Accounting:
             journal.end_operation(operation.op_id, "interrupted", now)
         if last_seen is not None:
             self._looked_at = seen_until = min(last_seen + stepped, now)
-            places = journal.open_places()
-            for job_id in journal.close_open_slices(last_seen):
-                self._was_running[job_id] = (seen_until, places.get(job_id, frozenset()))
+            for job_id, gpus in journal.close_open_slices(last_seen).items():
+                self._was_running[job_id] = (seen_until, gpus)
         for job_id, totals in journal.totals().items():
             memory = self._memory.change(job_id)
             memory.usage = Usage(

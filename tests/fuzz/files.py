@@ -174,7 +174,6 @@ def _journal(dice: random.Random, folder: Path) -> bool:
                 journal.totals()
                 journal.last_heartbeat()
                 journal.notes("gandiva")
-                journal.open_places()
                 journal.load_state("policy-memory:gandiva")
                 journal.close_open_slices(1.8e9)
                 journal.heartbeat(1.8e9)

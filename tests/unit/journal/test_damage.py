@@ -297,5 +297,5 @@ def test_places_that_make_no_sense_are_left_out_and_a_controller_starts(
     with contextlib.closing(sqlite3.connect(path)) as other, other:
         other.execute("UPDATE slices SET gpus = 'n1:q' WHERE job_id = 1")
     with Journal(path) as journal:
-        assert journal.open_places() == {two: frozenset({GpuId("n1", 2)})}
+        assert journal.close_open_slices(20.0) == {one: frozenset(), two: frozenset({GpuId("n1", 2)})}
     assert "job 1: no GPUs: 'n1:q'" in caplog.text

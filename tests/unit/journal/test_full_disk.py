@@ -94,7 +94,7 @@ def test_a_controller_starts_on_a_full_disk_knows_what_was_and_writes_when_there
     with Journal(disk.path) as journal:
         assert journal.load_state("policy") == {"turn": 3}
         assert [operation.op_id for operation in journal.open_operations()] == [7]
-        assert journal.close_open_slices(120.0) == [1]
+        assert list(journal.close_open_slices(120.0)) == [1]
         for number in range(20):
             work(journal, TWO, 200.0 + 20 * number)
         with pytest.raises(JournalError, match=r"full|I/O error"):

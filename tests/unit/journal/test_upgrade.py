@@ -41,7 +41,7 @@ def test_a_journal_of_every_schema_is_taken_over_with_its_data(tmp_path: Path, v
         assert journal.notes("gandiva") == ({JobId(7): (1, 2.5, "n1")} if version >= 3 else {})
         (operation,) = journal.open_operations()
         assert (operation.job_id, operation.kind, operation.step) == (7, "suspend", "offload")
-        assert journal.close_open_slices(1090.0) == [7]
+        assert list(journal.close_open_slices(1090.0)) == [7]
         totals = journal.totals()[JobId(7)]
         assert (totals.run_seconds, totals.gpu_seconds, totals.slices) == (50, 100, 2)
         assert (totals.moves, totals.suspends, totals.waited_seconds) == (1, 3, 30)
