@@ -12,6 +12,7 @@ from controller.act.resume import put_back
 from controller.errors import ClusterRefused, GandivaError, NodeError
 from controller.model import FailedSuspends, GpuId, Job, Phase, SuspendMethod, Unsuspendable, by_node
 from controller.nodes.protocol import Offload
+from controller.observe.memory import doubled
 
 log = logging.getLogger(__name__)
 
@@ -19,34 +20,22 @@ _OF_THE_JOB = frozenset(
     {"deadline", "driver", "host_memory", "left_on_gpu", "not_cooperative", "unsupported"}
 )
 """Kinds of errors that show that a job cannot be suspended; others are its node's."""
-LONGEST_PAUSE_SECONDS = 3600.0
-"""Between two tries of a suspend that Slurm refuses."""
 
 
 async def suspend(operation: Operation, action: Suspend) -> None:
     """On failure the job goes on where it is, and keeps its GPUs."""
     context, job = operation.context, operation.job
     began, left_at = context.clock.now(), None
-    if job.phase is not Phase.YIELDED:
-        try:
-            empty = await _leave_gpus(operation)
-        except GandivaError as failure:
-            await _failed(operation, failure)
-            raise
-        if not empty:
-            left_at = context.clock.now()
-    if context.suspends_in_slurm:
-        operation.step(Step.SLURM_SUSPEND)
-        try:
-            await context.patiently(context.cluster.suspend, job.id)
-        except ClusterRefused as refused:
-            await _failed(operation, refused)
-            raise
-        context.refused.pop(job.id, None)
-    operation.step(Step.STOP)
     try:
+        if job.phase is not Phase.YIELDED and not await _leave_gpus(operation):
+            left_at = context.clock.now()
+        if context.suspends_in_slurm:
+            operation.step(Step.SLURM_SUSPEND)
+            await context.patiently(context.cluster.suspend, job.id)
+            context.refused.pop(job.id, None)
+        operation.step(Step.STOP)
         await context.stop_processes(job)
-    except GandivaError as failure:
+    except (NodeError, ClusterRefused) as failure:
         await _failed(operation, failure)
         raise
     context.end_slice(job.id, action.reason, began, left_at)
@@ -167,7 +156,7 @@ async def _failed(operation: Operation, failure: GandivaError) -> None:
         # It may do so for ever, and that is nothing of the job's.
         tries, _ = context.refused.get(job.id, (0, ""))
         context.refused[job.id] = tries + 1, str(failure)
-        pause_seconds = min(pause_seconds * 2.0 ** min(tries, 16), LONGEST_PAUSE_SECONDS)
+        pause_seconds = doubled(pause_seconds, tries + 1)
     if job.phase is Phase.YIELDED:
         # Its GPUs may be another job's by now: what is observed of it next decides.
         context.hold(job.id, PLACE_RETRY_SECONDS * 2.0 ** min(tries, 5), "suspend-failed", str(failure))
