@@ -11,9 +11,9 @@ import logging
 import time
 
 from controller.errors import ClusterError, ClusterUnavailable, GandivaError
+from controller.loop.failures import go_on
 from controller.loop.loop import Controller
-from controller.model import GpuId, GpuSet, Job, JobId, Memory, Phase, Placement, Plan, Snapshot, Target
-from controller.model.reasons import Reason, Why
+from controller.model import IN_HOST_MEMORY, JobId, Memory, Plan, Reason, Snapshot, Why
 from controller.reports.text import some
 from controller.slurm.port import ClusterPort, JobState
 
@@ -22,13 +22,11 @@ log = logging.getLogger(__name__)
 DRAIN_SHARE = 0.6
 """Part of the deadline in which operations under way may end."""
 _CYCLE_SECONDS = 0.2
-_OFF_GPU = frozenset({Phase.SUSPENDED, Phase.YIELDED})
 _NAMED = 50
 
 
 class Release:
-    """A policy that stops no job and lets suspended ones go on where GPUs are free: one job per GPU, those
-    that started first."""
+    """A policy that stops no job and lets suspended ones go on."""
 
     def __init__(self) -> None:
         self.seen: Snapshot | None = None
@@ -36,39 +34,7 @@ class Release:
 
     def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
         self.seen = snapshot
-        free = _free(snapshot)
-        targets: dict[JobId, Target] = {}
-        first = sorted(
-            snapshot.jobs.values(), key=lambda j: (-j.priority_class, j.start_time or j.submit_time, j.id)
-        )
-        for job in first:
-            if job.phase not in _OFF_GPU or not job.may_start:
-                continue
-            if gpus := _place(job, free):
-                free -= gpus
-                targets[job.id] = Target(Placement(gpus, job.placement.allocation))
-        return Plan(targets, dict.fromkeys(targets, Why(Reason.ITS_TURN, "the controller stops")))
-
-
-def _free(snapshot: Snapshot) -> set[GpuId]:
-    held: set[GpuId] = set()
-    for job in snapshot.jobs.values():
-        if job.placement.gpus or job.switching:
-            held |= job.last or job.placement.allocation
-    gpus = (gpu for node in snapshot.nodes.values() for gpu in node.gpus)
-    return {gpu.id for gpu in gpus if gpu.usable and gpu.id not in held}
-
-
-def _place(job: Job, free: set[GpuId]) -> GpuSet:
-    """Where the job can go on; empty: nowhere. Its old GPUs are best, others only on one node."""
-    if job.last <= free:
-        return job.last
-    allocation = job.placement.allocation
-    choice = sorted(allocation & free)
-    one_node = len({gpu.node for gpu in allocation}) == 1
-    if job.may_move and one_node and len(choice) >= len(job.last):
-        return frozenset(choice[: len(job.last)])
-    return frozenset()
+        return go_on(snapshot, Why(Reason.ITS_TURN, "the controller stops"), elsewhere=True)
 
 
 async def stop_in_order(
@@ -133,4 +99,4 @@ async def _resume(controller: Controller) -> tuple[list[JobId], list[JobId]]:
 def _off_gpus(snapshot: Snapshot | None) -> set[JobId]:
     if snapshot is None:
         raise ClusterUnavailable("the cluster cannot be observed")
-    return {job.id for job in snapshot.jobs.values() if job.phase in _OFF_GPU}
+    return {job.id for job in snapshot.jobs.values() if job.phase in IN_HOST_MEMORY}

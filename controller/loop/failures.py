@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from controller.errors import NotLeading
 from controller.loop.conditions import Conditions
-from controller.model import IN_HOST_MEMORY, GpuId, JobId, Placement, Plan, Reason, Snapshot, Target, Why
+from controller.model import IN_HOST_MEMORY, GpuId, GpuSet, Job, JobId, Placement, Plan, Snapshot, Target, Why
 from controller.model.clock import Clock
 from controller.policies.site import where
 
@@ -62,15 +62,39 @@ class Failures:
         return min(longest, LONGEST_PAUSE_SECONDS)
 
 
-def stand_in(snapshot: Snapshot) -> Plan:
-    """In place of a policy that failed: all jobs stay as they are, but a suspended one goes on where it was
-    once nobody else is there."""
-    taken: set[GpuId] = {gpu for job in snapshot.jobs.values() for gpu in job.placement.gpus}
-    usable = {gpu.id for node in snapshot.nodes.values() for gpu in node.gpus if gpu.healthy}
+def go_on(snapshot: Snapshot, why: Why, *, elsewhere: bool) -> Plan:
+    """No job is stopped, and suspended ones go on where GPUs are free: one job per GPU, those that started
+    first. `elsewhere`: where the job may move, also on other GPUs of its node."""
+    free = _free(snapshot)
     targets: dict[JobId, Target] = {}
-    for job in sorted(snapshot.jobs.values(), key=lambda job: job.id):
-        if job.phase in IN_HOST_MEMORY and job.may_start and job.last and job.last <= usable - taken:
-            taken |= job.last
-            targets[job.id] = Target(Placement(gpus=job.last, allocation=job.placement.allocation))
-    why = Why(Reason.REPAIRED, "the policy fails; it goes on where it was")
+    first = sorted(
+        snapshot.jobs.values(), key=lambda j: (-j.priority_class, j.start_time or j.submit_time, j.id)
+    )
+    for job in first:
+        if job.phase not in IN_HOST_MEMORY or not job.may_start:
+            continue
+        if gpus := _place(job, free, elsewhere):
+            free -= gpus
+            targets[job.id] = Target(Placement(gpus, job.placement.allocation))
     return Plan(targets, dict.fromkeys(targets, why))
+
+
+def _free(snapshot: Snapshot) -> set[GpuId]:
+    held: set[GpuId] = set()
+    for job in snapshot.jobs.values():
+        if job.placement.gpus or job.switching:
+            held |= job.last or job.placement.allocation
+    gpus = (gpu for node in snapshot.nodes.values() for gpu in node.gpus)
+    return {gpu.id for gpu in gpus if gpu.usable and gpu.id not in held}
+
+
+def _place(job: Job, free: set[GpuId], elsewhere: bool) -> GpuSet:
+    """Where the job can go on; empty: nowhere. Its old GPUs are best, others only on one node."""
+    if job.last <= free:
+        return job.last
+    allocation = job.placement.allocation
+    choice = sorted(allocation & free)
+    one_node = len({gpu.node for gpu in allocation}) == 1
+    if elsewhere and job.may_move and one_node and len(choice) >= len(job.last):
+        return frozenset(choice[: len(job.last)])
+    return frozenset()

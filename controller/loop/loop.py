@@ -30,14 +30,14 @@ from controller.loop.conditions import (
     report_refused,
     report_types,
 )
-from controller.loop.failures import CYCLE, Failures, stand_in
+from controller.loop.failures import CYCLE, Failures, go_on
 from controller.loop.pacing import Pace, PaceSettings
 from controller.loop.poller import Poller
 from controller.loop.records import JobRecords
 from controller.loop.repairs import Repairs
 from controller.loop.shares import ShareReader
 from controller.loop.state_store import PolicyMemory, StateStore
-from controller.model import JobId, Memory, Moved, Plan, Snapshot, Solution, value
+from controller.model import JobId, Memory, Moved, Plan, Reason, Snapshot, Solution, Why, value
 from controller.model.clock import Clock
 from controller.nodes.port import NodePort
 from controller.observe.identities import Identities
@@ -280,7 +280,7 @@ class Controller:
         self._recorder.event("invalid-request", message, self._clock.now(), job_id)
 
     def _decide(self, snapshot: Snapshot) -> Plan:
-        """The policy's plan. Where the policy fails, `stand_in`'s, and it begins anew next time."""
+        """The policy's plan. Where the policy fails jobs go on as they are, and it begins anew next time."""
         try:
             with collected_later():
                 plan = self._policy.plan(snapshot, self._policy_memory.memory)
@@ -288,7 +288,8 @@ class Controller:
             words = f"policy {self._policy_name}: {error}; jobs stay as they are"
             self.conditions.begin("policy", words, error=error)
             self.observer.resync()
-            plan = stand_in(snapshot)
+            fails = Why(Reason.REPAIRED, "the policy fails; it goes on where it was")
+            plan = go_on(snapshot, fails, elsewhere=False)
             self.reasons.update(plan.reasons)
             return plan
         self.conditions.end("policy", "decides again")
