@@ -6,6 +6,8 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
 from controller.model import Costs
 from controller.observe.rates import MAX_MODELS
 
@@ -52,9 +54,6 @@ class MeasuredCosts:
         return {name: dict(known) for name, known in self._seconds.items()}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Undo `dump`. Raises ValueError, TypeError, AttributeError."""
-        for name, known in saved.items():
-            lasts = {
-                kind: [float(each) for each in known[kind][-LAST:]] for kind in _KINDS if known.get(kind)
-            }
-            self._put(str(name), lasts)
+        """Undo `dump`. Raises ValueError."""
+        for name, known in TypeAdapter(dict[str, dict[str, list[float]]]).validate_python(saved).items():
+            self._put(name, {kind: known[kind][-LAST:] for kind in _KINDS if known.get(kind)})

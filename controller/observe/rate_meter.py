@@ -7,6 +7,7 @@ only what was done while these computed too.
 """
 
 import math
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from statistics import median
@@ -55,8 +56,8 @@ class Stay:
     """When enough may have been done for the next block."""
     stated: Rate | None = None
     """The last one that was news."""
-    speeds: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
+    blocks: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=BLOCKS))
+    """The last ones: samples per second, and how long each took."""
 
     def goes_on(self, ranks: Sequence[RankSample]) -> bool:
         """Whether these are the same processes."""
@@ -84,7 +85,7 @@ class Stay:
 
     def wanted(self) -> int:
         """Mini-batches that make the next block."""
-        return BLOCK if self.speeds else WARM_UP + BLOCK
+        return BLOCK if self.blocks else WARM_UP + BLOCK
 
     def idle_seconds(self) -> float:
         """How long the job has been on its GPUs without doing mini-batches, as far as its sessions told: it
@@ -171,16 +172,15 @@ class RateMeter:
             left = wanted - (settled - stay.counted)
             stay.due = stay.looked_at + max(LATE_SECONDS, left * stay.step_seconds)
             return None
-        if not stay.speeds:
+        if not stay.blocks:
             self._waiting.put(stay.job_id)
         stay.counted = settled
-        stay.speeds = [*stay.speeds[1 - BLOCKS :], stay.samples_per_step / stay.step_seconds]
-        stay.seconds = [*stay.seconds[1 - BLOCKS :], BLOCK * stay.step_seconds]
+        stay.blocks.append((stay.samples_per_step / stay.step_seconds, BLOCK * stay.step_seconds))
+        number = len(stay.blocks)
         # The more is known, the more seldom it is looked at.
-        stay.due = stay.looked_at + len(stay.speeds) * BLOCK * stay.step_seconds
-        rate = Rate(
-            median(stay.speeds), sum(stay.seconds), stay.looked_at, mini_batches=BLOCK * len(stay.speeds)
-        )
+        stay.due = stay.looked_at + number * BLOCK * stay.step_seconds
+        speeds, seconds = zip(*stay.blocks, strict=True)
+        rate = Rate(median(speeds), sum(seconds), stay.looked_at, mini_batches=BLOCK * number)
         self._rates[stay.job_id] = rate
         last, speed = stay.stated, rate.samples_per_second
         first_full = last is not None and last.mini_batches < rate.mini_batches == BLOCKS * BLOCK

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
 
 from controller.model import Configuration, JobId, Provenance, Rate, of_one_job
 from controller.observe.rate_meter import is_news
@@ -17,6 +19,8 @@ Stay = tuple[JobId, float]
 """A job, and since when it is in its configuration."""
 _Measured = tuple[Rate, Stay | None, float | None]
 """A rate, the stay that was seen last, and the average of the stays before it."""
+_Speed = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Row = tuple[str, str, int, int, tuple[str, ...], _Speed, float, float, Provenance, int]
 
 RENEW_SECONDS = 3600.0
 """A rate that is older is taken over all the same."""
@@ -142,17 +146,8 @@ class Rates:
         ]
 
     def load(self, rows: Iterable[Any]) -> None:
-        """Undo `dump`. Raises ValueError, TypeError."""
-        for model, configuration, rate in map(_from_row, rows):
-            self._put(model, configuration, (rate, None, None))
-
-
-def _from_row(row: Any) -> tuple[str, Configuration, Rate]:
-    """One of `dump`. Earlier releases wrote no number of mini-batches. Raises ValueError, TypeError."""
-    model, gpu_type, gpus, nodes, beside, speed, window_seconds, measured_at, provenance, *more = row
-    configuration = Configuration(str(gpu_type), int(gpus), int(nodes), tuple(map(str, beside)))
-    mini_batches = int(more[0]) if more else 0
-    rate = Rate(float(speed), float(window_seconds), float(measured_at), Provenance(provenance), mini_batches)
-    if not 0 < rate.samples_per_second < float("inf"):
-        raise ValueError(f"{model}: a rate of {speed} samples per second")
-    return str(model), configuration, rate
+        """Undo `dump`. Earlier releases wrote no number of mini-batches. Raises ValueError, TypeError."""
+        found = TypeAdapter(list[_Row]).validate_python([[*row, 0][:10] for row in rows])
+        for model, gpu_type, gpus, nodes, beside, speed, seconds, measured_at, provenance, number in found:
+            rate = Rate(speed, seconds, measured_at, provenance, number)
+            self._put(model, Configuration(gpu_type, gpus, nodes, beside), (rate, None, None))

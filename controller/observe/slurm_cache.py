@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Slurm as it was seen last, and which jobs and nodes differ from the view before."""
 
-from collections import Counter
 from collections.abc import Set
 
 from controller.model import JobId
@@ -25,15 +24,15 @@ class SlurmCache:
         """GPU nodes."""
         self._on = Index[JobId, str]()
         self._withheld: dict[JobId, SlurmJob] = {}
-        self._in: Counter[str] = Counter()
-        """Jobs by partition."""
+        self._in = Index[JobId, str]()
+        """Jobs with the partitions that they are in, or may start in."""
         self._seen: tuple[SlurmJob, ...] | None = None
         """All jobs, where the last view was complete: the same object in the next view if none changed."""
 
     @property
-    def partitions(self) -> set[str]:
+    def partitions(self) -> Set[str]:
         """Those that Gandiva jobs are in, or may start in."""
-        return {name for names, count in self._in.items() if count for name in names.split(",")}
+        return self._in.values
 
     def on(self, node: str) -> Set[JobId]:
         """Jobs that Slurm has on this node."""
@@ -68,12 +67,9 @@ class SlurmCache:
         return changed.keys() | gone, nodes
 
     def _put(self, job_id: JobId, job: SlurmJob | None) -> None:
-        before = self.jobs.pop(job_id, None)
-        if before is not None:
-            self._in[before.partition] -= before.state is not JobState.ENDED
-            if not self._in[before.partition]:
-                del self._in[before.partition]
+        self.jobs.pop(job_id, None)
         if job is not None:
-            self._in[job.partition] += job.state is not JobState.ENDED
             self.jobs[job_id] = job
+        lives = job is not None and job.state is not JobState.ENDED
         self._on.put(job_id, frozenset() if job is None else frozenset(job.nodes))
+        self._in.put(job_id, frozenset(job.partition.split(",")) if job and lives else frozenset())
