@@ -100,18 +100,14 @@ class JournalFile:
                 self.connection.execute("ROLLBACK")
             raise
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self, again: bool = False) -> sqlite3.Connection:
         try:
             return self._connect()
         except sqlite3.Error as error:
-            if not is_damage(error):
+            if again or not is_damage(error):
                 return self._make_do(error)
-            damage = error
-        self._tell(set_aside(self.path, damage))
-        try:
-            return self._connect()
-        except sqlite3.Error as error:
-            return self._make_do(error)
+            self._tell(set_aside(self.path, error))
+        return self._open(again=True)
 
     def _make_do(self, error: sqlite3.Error) -> sqlite3.Connection:
         """Go on without the file, where it is only room that is missing."""

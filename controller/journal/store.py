@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time as clock
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -122,8 +122,8 @@ class Store:
                 "before now is missing from reports"
             )
         if self.file.makeshift is not Makeshift.NONE and self.file.open_properly():
-            self.queue.put_first(_interrupted(self.file.connection, self.path))
-        while rows := self.queue.first(ROWS_AT_ONCE):
+            self.queue.extendleft(reversed(_interrupted(self.file.connection, self.path)))
+        while rows := list(islice(self.queue, ROWS_AT_ONCE)):
             try:
                 with self.file.transaction() as connection:
                     for statement, group in groupby(rows, key=lambda row: row[0]):
@@ -131,7 +131,8 @@ class Store:
             except _BAD_ROW as error:
                 log.error("journal %s: a row cannot be stored (%s); storing the others", self.path, error)
                 self._store_singly(rows)
-            self.queue.written(len(rows))
+            for _ in rows:
+                self.queue.popleft()
             log.debug("journal %s: %d rows written", self.path, len(rows))
 
     def _store_singly(self, rows: list[Row]) -> None:
@@ -156,50 +157,33 @@ class Store:
         self.add(sql.EVENT, clock.time(), None, None, "journal", stored_text(message), None)
 
 
-class RowQueue:
+class RowQueue(deque[Row]):
     """In the order in which they are written."""
 
-    def __init__(self) -> None:
-        self.rows: deque[Row] = deque()
-        self._shed_at = MAX_QUEUED
-
-    def __len__(self) -> int:
-        return len(self.rows)
+    shed_at = MAX_QUEUED
 
     def add(self, row: Row) -> int:
         """One more row. Returns how many others were dropped for it."""
-        self.rows.append(row)
-        return self._shed() if len(self.rows) > self._shed_at else 0
-
-    def put_first(self, rows: Iterable[Row]) -> None:
-        self.rows.extendleft(reversed(list(rows)))
-
-    def first(self, number: int) -> list[Row]:
-        """The next rows to write, at most so many."""
-        return list(islice(self.rows, number))
-
-    def written(self, number: int) -> None:
-        """The first so many rows are in the file."""
-        for _ in range(number):
-            self.rows.popleft()
-        if not self.rows:
-            self._shed_at = MAX_QUEUED
+        if not self:
+            self.shed_at = MAX_QUEUED
+        self.append(row)
+        return self._shed() if len(self) > self.shed_at else 0
 
     def _shed(self) -> int:
         """Let go of words and of values that a later row replaces; keep the accounting."""
-        before = len(self.rows)
-        newest = {key: index for index, row in enumerate(self.rows) if (key := _replaces(row)) is not None}
-        self.rows = deque(
+        before = len(self)
+        newest = {key: index for index, row in enumerate(self) if (key := _replaces(row)) is not None}
+        kept = [
             row
-            for index, row in enumerate(self.rows)
+            for index, row in enumerate(self)
             if not (row[0] in _WORDS and index < before // 2)
             and ((key := _replaces(row)) is None or newest[key] == index)
-        )
-        while len(self.rows) > 2 * MAX_QUEUED:
-            self.rows.popleft()
+        ]
+        self.clear()
+        self.extend(kept[-2 * MAX_QUEUED :])
         # Not again for every row.
-        self._shed_at = max(MAX_QUEUED, len(self.rows) + MAX_QUEUED // 4)
-        return before - len(self.rows)
+        self.shed_at = max(MAX_QUEUED, len(self) + MAX_QUEUED // 4)
+        return before - len(self)
 
 
 def _replaces(row: Row) -> tuple[object, ...] | None:

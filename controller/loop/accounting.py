@@ -5,7 +5,7 @@ import logging
 
 from controller.act.recorder import Recorder, Step
 from controller.journal import Journal
-from controller.model import GpuSet, Job, JobId, Phase, Usage, gpu_type
+from controller.model import ON_GPU, GpuSet, Job, JobId, Phase, Usage, gpu_type
 from controller.model.clock import Clock
 from controller.observe.memory import JobMemories
 from controller.observe.observer import Observer
@@ -20,7 +20,6 @@ UPTIME_KEY = "uptime"
 
 _LAST_STEPS = frozenset({Step.AWAIT_START.value, Step.NODE_RESUME.value})
 """With these a job gets onto its GPUs, if nothing comes between."""
-_OFF_GPU = frozenset({Phase.SUSPENDED, Phase.YIELDED, Phase.QUEUED, Phase.INELIGIBLE})
 
 
 class Accounting:
@@ -95,7 +94,7 @@ class Accounting:
         if on_gpus and self._memory.of(job.id).usage.since is None:
             since = self._ran_since(job.id, None if slurm_job is None else slurm_job.start_time, now)
             self._begin(job.id, job.last, observer, since)
-        elif job.phase in _OFF_GPU and self._memory.stopped(job.id, now):
+        elif job.phase not in ON_GPU and self._memory.stopped(job.id, now):
             self._recorder.slice_ends(job.id, "found off its GPUs", now)
         elif job.phase is Phase.COMPLETING:
             self._end(job.id, slurm_job, observer, now)

@@ -9,6 +9,7 @@ from controller.errors import NotLeading
 from controller.loop.conditions import Conditions
 from controller.model import IN_HOST_MEMORY, GpuId, GpuSet, Job, JobId, Placement, Plan, Snapshot, Target, Why
 from controller.model.clock import Clock
+from controller.observe.memory import doubled
 from controller.policies.site import where
 
 log = logging.getLogger(__name__)
@@ -56,10 +57,9 @@ class Failures:
         with self.cost("what users see"):
             over = "does not fail any more"
             self._conditions.end_all("internal", lambda part: part not in self._failed_at, over)
-        self._cycles = min(self._cycles + 1, 16) if self._cycle_failed else 0
+        self._cycles = self._cycles + 1 if self._cycle_failed else 0
         self._cycle_failed = False
-        longest = FIRST_PAUSE_SECONDS * 2.0 ** (self._cycles - 1) if self._cycles else 0.0
-        return min(longest, LONGEST_PAUSE_SECONDS)
+        return min(doubled(FIRST_PAUSE_SECONDS, self._cycles), LONGEST_PAUSE_SECONDS) if self._cycles else 0.0
 
 
 def go_on(snapshot: Snapshot, why: Why, *, elsewhere: bool) -> Plan:

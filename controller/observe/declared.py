@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from controller.errors import GandivaError
 from controller.model import Configuration, Provenance, Rate
-from controller.observe.rates import Table
+from controller.observe.rates import RATE, Table
 from controller.settings.base import first_wrong, key_twice, read_file
 
 MAX_FILE_BYTES = 1 << 26
@@ -69,15 +69,12 @@ def read_rates(path: Path) -> dict[str, dict[Configuration, Rate]]:
         raise RatesFileError(f"{path}: not a file of rates: {again}")
     table: dict[str, dict[Configuration, Rate]] = {}
     for number, each in enumerate(rates):
-        beside = tuple(sorted(each.models_beside))
-        where_to = Configuration(each.gpu_type, each.gpus, each.nodes, beside)
+        where_to = Configuration(each.gpu_type, each.gpus, each.nodes, tuple(sorted(each.models_beside)))
         known = table.setdefault(each.model, {})
         if where_to in known:
             words = f"a rate of {each.model} in the same configuration stands before it"
             raise RatesFileError(f"{path}: rates[{number}]: {words}")
-        known[where_to] = Rate(
-            each.samples_per_second, each.window_seconds, each.measured_at, each.provenance, each.mini_batches
-        )
+        known[where_to] = Rate(*RATE(each))
     return table
 
 

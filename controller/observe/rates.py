@@ -31,7 +31,7 @@ MAX_CONFIGURATIONS = 64
 SMOOTHING = 0.5
 """The part of a new stay in the exponential moving average of all stays (SPEC 3.5)."""
 _WHERE = attrgetter("gpu_type", "gpus", "nodes", "models_beside")
-_RATE = attrgetter("samples_per_second", "window_seconds", "measured_at", "provenance", "mini_batches")
+RATE = attrgetter("samples_per_second", "window_seconds", "measured_at", "provenance", "mini_batches")
 ESTIMATE_SECONDS = 300.0
 """Pairs are estimated anew so often at most."""
 MAX_ESTIMATED_MODELS = 32
@@ -139,7 +139,7 @@ class Rates:
     def dump(self) -> list[Any]:
         """What was measured of models, as JSON."""
         return [
-            [model, *_WHERE(where), *_RATE(rate)]
+            [model, *_WHERE(where), *RATE(rate)]
             for model in self._measured
             if not of_one_job(model)
             for where, rate in self._rates(model).items()

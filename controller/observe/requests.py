@@ -20,19 +20,18 @@ log = logging.getLogger(__name__)
 _PRIORITY = re.compile(r"[0-9]{1,3}(\.[0-9]{1,4})?", re.ASCII)
 
 
-def parse_request(
-    admin_comment: str, weight: float = 1.0, *, pack: bool = False, migrate: bool = True
-) -> Request:
-    """The request in an `admin_comment`. `weight`, `pack`, `migrate`: the site's defaults. Raises
-    InvalidRequest naming the field and what is wrong with it."""
+def parse_request(admin_comment: str, site: RequestsSettings | None = None) -> Request:
+    """The request in an `admin_comment`. `site`: its defaults. Raises InvalidRequest naming the field and
+    what is wrong with it."""
+    site = site or RequestsSettings()
     message = read_message(admin_comment)
     gpus = message.wanted_gpus
     return Request(
         size=Size(message.min_gpus or gpus, gpus, message.max_gpus or gpus),
         nodes=message.nodes,
-        weight=message.weight if "weight" in message.model_fields_set else weight,
-        may_pack=pack if message.pack is None else message.pack,
-        may_migrate=migrate if message.migrate is None else message.migrate,
+        weight=message.weight if "weight" in message.model_fields_set else site.weight,
+        may_pack=site.pack if message.pack is None else message.pack,
+        may_migrate=site.migrate if message.migrate is None else message.migrate,
         suspend=message.suspend,
         gpu_types=tuple(message.gpu_types),
         model=message.model,
@@ -91,9 +90,8 @@ class RequestReader:
         self._read.pop(job_id, None)
 
     def _parse(self, job: SlurmJob) -> Request | None:
-        given = self._settings
         try:
-            request = parse_request(job.request, given.weight, pack=given.pack, migrate=given.migrate)
+            request = parse_request(job.request, self._settings)
         except InvalidRequest as error:
             message = f"its request cannot be read and it stays held: {error}; cancel it and submit it again"
             log.error("job %s (user %s): %s", job.id, job.user, message)
@@ -101,18 +99,15 @@ class RequestReader:
             return None
         if job.duration_seconds is not None:
             request = replace(request, duration_seconds=job.duration_seconds)
-        if request.search is not None and job.trial:
-            request = self._as_trial(job, request, request.search)
-        limit, whose = given.weight_limit(job.account, job.qos)
+        if (search := request.search) is not None and job.trial:
+            try:
+                search = parse_trial(job.trial, search.name)
+            except InvalidRequest as error:
+                # What cannot be read counts as not said.
+                log.warning("job %s (user %s): its comment does not count: %s", job.id, job.user, error)
+            # An exclusive job runs beside no other.
+            request = replace(request, search=search, may_pack=request.may_pack and not search.exclusive)
+        limit, whose = self._settings.weight_limit(job.account, job.qos)
         if request.weight <= limit:
             return request
         return replace(request, weight=limit, weight_asked=request.weight, weight_limit=whose)
-
-    def _as_trial(self, job: SlurmJob, request: Request, search: Search) -> Request:
-        """With what its user says of it in its comment. What cannot be read counts as not said."""
-        try:
-            search = parse_trial(job.trial, search.name)
-        except InvalidRequest as error:
-            log.warning("job %s (user %s): its comment does not count: %s", job.id, job.user, error)
-        # An exclusive job runs beside no other.
-        return replace(request, search=search, may_pack=request.may_pack and not search.exclusive)

@@ -195,7 +195,7 @@ def test_memory_is_bounded_even_when_only_accounting_waits(
             assert len(journal.queue) <= 300
             with pytest.raises(JournalError):
                 journal.commit()
-        assert journal.queue.rows[-1][1][-1] == 1999, "the newest is kept"
+        assert journal.queue[-1][1][-1] == 1999, "the newest is kept"
 
 
 def test_a_journal_removed_from_a_full_disk_is_begun_when_there_is_room(

@@ -53,7 +53,7 @@ def test_every_field_is_read() -> None:
 
 
 def test_what_is_absent_is_left_to_the_site() -> None:
-    request = parse_request('gandiva:{"v":1,"gpus":8}', weight=3.0)
+    request = parse_request('gandiva:{"v":1,"gpus":8}', RequestsSettings(weight=3.0))
     assert request == Request(size=Size.exactly(8), nodes=None, weight=3.0)
 
 

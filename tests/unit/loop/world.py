@@ -135,7 +135,7 @@ class World:
         self.controller.executor.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         await asyncio.sleep(0)
-        self._journal.queue.rows.clear()
+        self._journal.queue.clear()
         self._journal.close()
 
     async def stop(self) -> None:
