@@ -6,7 +6,6 @@ moments before a power failure may be lost, which does no harm, since Slurm and 
 """
 
 import contextlib
-import enum
 import logging
 import os
 import sqlite3
@@ -33,14 +32,6 @@ BUSY_SECONDS = 2.0
 """How long a call waits for another process that holds the file."""
 
 
-class Makeshift(enum.Enum):
-    """How the journal is read while there is no room to open it properly."""
-
-    NONE = "it is open"
-    EXCLUSIVE = "the file, without the shared memory that other connections need"
-    MEMORY = "nothing of it can be read"
-
-
 class JournalFile:
     """One connection, for one thread at a time."""
 
@@ -49,7 +40,10 @@ class JournalFile:
         is no room for either. Raises JournalError: written by a newer controller, no folder, no
         permission."""
         self.path = path
-        self.makeshift = Makeshift.NONE
+        self.is_open = True
+        """False: a makeshift is, as there is no room to open the file properly."""
+        self.is_unread = False
+        """Nothing of the file can be read."""
         self._tell = tell
         self._identity: os.stat_result | None = None
         self.connection = self._open()
@@ -64,8 +58,8 @@ class JournalFile:
             self.connection = self._makeshift_connection()
             raise
         log.warning("journal %s: open again", self.path)
-        was, self.makeshift = self.makeshift, Makeshift.NONE
-        return was is Makeshift.MEMORY
+        self.is_open, was_unread, self.is_unread = True, self.is_unread, False
+        return was_unread
 
     def begin_anew(self) -> None:
         """Open what is in the old one's place. Raises JournalError; then rows are only kept in memory."""
@@ -73,7 +67,7 @@ class JournalFile:
         try:
             self.connection = self._open()
         except JournalError:
-            self.makeshift = Makeshift.MEMORY
+            self.is_open, self.is_unread = False, True
             self.connection = self._makeshift_connection()
             raise
 
@@ -115,14 +109,15 @@ class JournalFile:
         if not is_no_room(error, self.path):
             raise failure from error
         log.error("%s; going on without it: what it should hold is kept in memory", failure)
-        self.makeshift = Makeshift.EXCLUSIVE
+        self.is_open = False
         return self._makeshift_connection()
 
     def _makeshift_connection(self) -> sqlite3.Connection:
-        if self.makeshift is Makeshift.EXCLUSIVE:
+        """The file without the shared memory that other connections need; else one in memory."""
+        if not self.is_unread:
             with contextlib.suppress(sqlite3.Error):
                 return self._connect(exclusive=True)
-        self.makeshift = Makeshift.MEMORY
+        self.is_unread = True
         connection = sqlite3.connect(IN_MEMORY, isolation_level=None, check_same_thread=False)
         migrate(connection, str(IN_MEMORY))
         return connection

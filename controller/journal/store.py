@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from controller.errors import JournalError
 from controller.journal import statements as sql
 from controller.journal.damage import garbled, is_damage, journal_error, parsed, set_aside
-from controller.journal.file import JournalFile, Makeshift
+from controller.journal.file import JournalFile
 from controller.journal.records import stored_text
 from controller.journal.statements import Row
 
@@ -59,7 +59,7 @@ class Store:
         self.queue = RowQueue()
         self._writable = False
         self.file = JournalFile(path, self._tell)
-        self._writable = self.file.makeshift is Makeshift.NONE
+        self._writable = self.file.is_open
 
     def add(self, statement: str, *parameters: object) -> None:
         """Queue a row."""
@@ -116,12 +116,12 @@ class Store:
         return self._try(what, call, again=True)
 
     def _write_queue(self) -> None:
-        if self.file.makeshift is Makeshift.NONE and not self.file.is_there():
+        if self.file.is_open and not self.file.is_there():
             self._begin_anew(
                 f"the journal {self.path} was removed: a new one was begun; jobs go on, but what they used "
                 "before now is missing from reports"
             )
-        if self.file.makeshift is not Makeshift.NONE and self.file.open_properly():
+        if not self.file.is_open and self.file.open_properly():
             self.queue.extendleft(reversed(_interrupted(self.file.connection, self.path)))
         while rows := list(islice(self.queue, ROWS_AT_ONCE)):
             try:
@@ -149,7 +149,7 @@ class Store:
         self.generation += 1
         self._tell(message)
         self.file.begin_anew()
-        self._writable = self._writable and self.file.makeshift is Makeshift.NONE
+        self._writable = self._writable and self.file.is_open
 
     def _tell(self, message: str) -> None:
         self.messages.append(message)

@@ -18,7 +18,6 @@ from typing import Any
 from controller.errors import JournalError
 from controller.journal import statements as sql
 from controller.journal.damage import parsed
-from controller.journal.file import Makeshift
 from controller.journal.lock import JournalLock
 from controller.journal.records import (
     RECORD_FIELDS,
@@ -135,8 +134,7 @@ class Journal(Store):
             if self._last_operation is None:
                 ((last,),) = self.read("SELECT coalesce(max(op_id), 0) FROM operations")
                 # What cannot be read now may have any number up to some millions.
-                unread = self.file.makeshift is Makeshift.MEMORY
-                self._last_operation = int(clock.time() * 1000 if unread else last)
+                self._last_operation = int(clock.time() * 1000) if self.file.is_unread else last
             self._last_operation += 1
             return self._last_operation
 
