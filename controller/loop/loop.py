@@ -21,7 +21,6 @@ from controller.act.recorder import Recorder
 from controller.errors import ClusterError, JournalError
 from controller.journal import Journal
 from controller.loop.accounting import UPTIME_KEY, Accounting
-from controller.loop.blocks import StaleBlocks
 from controller.loop.conditions import (
     Conditions,
     report_kept,
@@ -34,7 +33,7 @@ from controller.loop.failures import CYCLE, Failures, go_on
 from controller.loop.pacing import Pace, PaceSettings
 from controller.loop.poller import Poller
 from controller.loop.records import JobRecords
-from controller.loop.repairs import Repairs
+from controller.loop.repairs import Repairs, StaleBlocks
 from controller.loop.shares import ShareReader
 from controller.loop.state_store import PolicyMemory, StateStore
 from controller.model import JobId, Memory, Moved, Plan, Reason, Snapshot, Solution, Why, value

@@ -11,10 +11,10 @@ import pytest
 
 from controller.act.executor import Executor
 from controller.errors import NotLeading
-from controller.loop.blocks import StaleBlocks
 from controller.loop.failures import LONGEST_PAUSE_SECONDS, OVER_SECONDS
 from controller.loop.loop import Controller
 from controller.loop.records import JobRecords
+from controller.loop.repairs import StaleBlocks
 from controller.model import Memory, Plan, Snapshot
 from controller.observe.observer import Observer
 from controller.policies.assemble import make_policy

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controller.errors import JournalError
-from controller.loop.blocks import STALE_SECONDS
+from controller.loop.repairs import STALE_SECONDS
 from controller.model import JobId
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import NodeJob, NodePhase
