@@ -44,10 +44,9 @@ class Recorder:
 
     def operation_begins(self, action: Action, gpus: GpuSet, now: float) -> int:
         """Write the operation ahead, and the decision behind it. Returns an id for the other calls."""
-        operation, kind = self._journal.new_operation_id(), action.kind
-        self._journal.begin_operation(operation, action.job_id, kind, now, gpus, action.reason)
-        self._journal.record_decision(now, action.job_id, kind, action.reason, gpus)
-        return operation
+        job_id, kind, reason = action.job_id, action.kind, action.reason
+        self._journal.record_decision(now, job_id, kind, reason, gpus)
+        return self._journal.begin_operation(job_id, kind, now, gpus, reason)
 
     def operation_step(self, operation: int, step: Step, now: float) -> None:
         """Before the step is taken."""

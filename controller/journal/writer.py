@@ -128,22 +128,18 @@ class Journal(Store):
 
     # -- operations
 
-    def new_operation_id(self) -> int:
-        """A number that no operation in this journal has."""
+    def begin_operation(self, job_id: JobId, kind: str, time: float, gpus: GpuSet, reason: str) -> int:
+        """The controller is about to do this. On disk when it returns, unless the disk takes nothing. Returns
+        a number that no other operation in this journal has."""
+        detail = {"gpus": [str(gpu) for gpu in sorted(gpus)], "reason": stored_text(reason)}
         with self.lock:
             if self._last_operation is None:
                 ((last,),) = self.read("SELECT coalesce(max(op_id), 0) FROM operations")
                 # What cannot be read now may have any number up to some millions.
                 self._last_operation = int(clock.time() * 1000) if self.file.is_unread else last
             self._last_operation += 1
+            self.write_through(sql.BEGIN, self._last_operation, job_id, kind, time, json.dumps(detail))
             return self._last_operation
-
-    def begin_operation(
-        self, op_id: int, job_id: JobId, kind: str, time: float, gpus: GpuSet, reason: str
-    ) -> None:
-        """The controller is about to do this. On disk when it returns, unless the disk takes nothing."""
-        detail = {"gpus": [str(gpu) for gpu in sorted(gpus)], "reason": stored_text(reason)}
-        self.write_through(sql.BEGIN, op_id, job_id, kind, time, json.dumps(detail))
 
     def step_operation(self, op_id: int, step: str, time: float) -> None:
         """This step is about to be taken. On disk when it returns, unless the disk takes nothing."""

@@ -15,7 +15,6 @@ from controller.settings.base import first_wrong, key_twice, read_file
 
 MAX_FILE_BYTES = 1 << 26
 MAX_RATES = 200_000
-_NO_FILE = (0, 0, 0)
 
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+:-]{1,64}$")]
 _Type = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+: -]{0,64}$")]
@@ -62,11 +61,11 @@ def read_rates(path: Path) -> dict[str, dict[Configuration, Rate]]:
     """By model. Raises RatesFileError."""
     raw = read_file(path, MAX_FILE_BYTES, RatesFileError)
     try:
-        rates, again = RatesFile.model_validate_json(raw).rates, key_twice(raw)
+        rates, wrong = RatesFile.model_validate_json(raw).rates, key_twice(raw)
     except ValidationError as error:
-        raise RatesFileError(f"{path}: not a file of rates: {first_wrong(error)}") from None
-    if again:
-        raise RatesFileError(f"{path}: not a file of rates: {again}")
+        rates, wrong = (), first_wrong(error)
+    if wrong:
+        raise RatesFileError(f"{path}: not a file of rates: {wrong}")
     table: dict[str, dict[Configuration, Rate]] = {}
     for number, each in enumerate(rates):
         where_to = Configuration(each.gpu_type, each.gpus, each.nodes, tuple(sorted(each.models_beside)))
@@ -82,10 +81,9 @@ def rates_json(rates: Iterable[tuple[str, Configuration, Rate]]) -> str:
     """The content of a file. Raises RatesFileError where a rate has a name that files do not have."""
     try:
         found = [FileRate(model=model, **asdict(where), **asdict(rate)) for model, where, rate in rates]
-        file = RatesFile(rates=tuple(found))
+        return RatesFile(rates=tuple(found)).model_dump_json(indent=1) + "\n"
     except ValidationError as error:
         raise RatesFileError(f"a rate cannot be written: {first_wrong(error)}") from None
-    return file.model_dump_json(indent=1) + "\n"
 
 
 class DeclaredFile:
@@ -93,7 +91,7 @@ class DeclaredFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._seen = _NO_FILE
+        self._seen: tuple[int, int, int] | None = None
 
     def changed(self) -> Table | None:
         """What is declared now; None: the same as before. A file that is not there declares nothing. Raises
@@ -102,10 +100,10 @@ class DeclaredFile:
             status = self.path.stat()
             found = (status.st_ino, status.st_mtime_ns, status.st_size)
         except FileNotFoundError:
-            found = _NO_FILE
+            found = None
         except OSError as error:
             raise RatesFileError(f"cannot look at {self.path}: {error.strerror}") from error
         if found == self._seen:
             return None
         self._seen = found
-        return read_rates(self.path) if found != _NO_FILE else {}
+        return read_rates(self.path) if found else {}

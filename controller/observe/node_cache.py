@@ -68,19 +68,17 @@ class NodeCache:
             jobs = known.keys() ^ now.keys()
             jobs |= {job_id for job_id in known.keys() & now.keys() if not _same(known[job_id], now[job_id])}
             found.jobs.update(jobs)
-            facts = gpu_facts(sample)
+            facts, used, most = gpu_facts(sample), _used(sample), self._most.get(name, [])
             if before is None or isinstance(sample, NodeError) is not isinstance(before, NodeError):
                 found.turned.add(name)
-            elif facts == self._facts.get(name):
-                if self._grow(name, sample):
-                    found.grown.add(name)
-                if jobs:
-                    self._shown.put(name, _shown(sample))
-                continue
-            self._facts[name] = facts
-            found.gpus.add(name)
-            self._most[name] = _used(sample)
-            self._shown.put(name, _shown(sample))
+            if name in found.turned or facts != self._facts.get(name):
+                found.gpus.add(name)
+                self._facts[name], self._most[name] = facts, used
+            elif any(a > b for a, b in zip(used, most, strict=True)):
+                found.grown.add(name)
+                self._most[name] = [max(pair) for pair in zip(most, used, strict=True)]
+            if jobs or name in found.gpus:
+                self._shown.put(name, _shown(sample))
         return found
 
     def keep(self, names: Container[str]) -> None:
@@ -90,13 +88,6 @@ class NodeCache:
             self._facts.pop(name, None)
             self._most.pop(name, None)
             self._shown.put(name)
-
-    def _grow(self, name: str, sample: Sample) -> bool:
-        most, used = self._most[name], _used(sample)
-        if not any(now > before for before, now in zip(most, used, strict=True)):
-            return False
-        self._most[name] = [max(pair) for pair in zip(most, used, strict=True)]
-        return True
 
 
 def _blocks(sample: Sample | None) -> Mapping[JobId, NodeJob]:

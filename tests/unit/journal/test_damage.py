@@ -153,7 +153,7 @@ def test_bytes_overwritten_anywhere_never_keep_a_controller_from_working(path: P
             journal.close_open_slices(130.0)
             journal.totals()
             journal.upsert_job(JobRecord(id=JobId(9999), user="bob", gpus=1, submit_time=100.0))
-            journal.begin_operation(journal.new_operation_id(), JobId(9999), "place", 1.0, A0, "")
+            journal.begin_operation(JobId(9999), "place", 1.0, A0, "")
             replaced += len(journal.messages)
         assert [row.record.user for row in JournalReader(path).jobs() if row.record.id == 9999] == ["bob"]
     assert replaced > 5
@@ -240,7 +240,7 @@ def test_a_journal_that_is_removed_is_begun_anew(path: Path) -> None:
 def test_what_is_no_json_counts_as_not_there(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Journal(path) as journal:
         journal.save_state("policy", {"turn": 1})
-        journal.begin_operation(1, ONE, "suspend", 1.0, A0, "")
+        journal.begin_operation(ONE, "suspend", 1.0, A0, "")
         journal.save_note("gandiva", ONE, (1,))
         journal.save_note("gandiva", JobId(2), (2,))
         journal.heartbeat(5.0)

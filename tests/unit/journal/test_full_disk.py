@@ -65,7 +65,7 @@ journal = Journal(Path(sys.argv[1]))
 journal.upsert_job(JobRecord(id=JobId(1), user="alice", gpus=1, submit_time=100.0))
 journal.open_slice(JobId(1), frozenset({GpuId("n1", 0)}), 110.0)
 journal.save_state("policy", {"turn": 3})
-journal.begin_operation(7, JobId(1), "suspend", 115.0, frozenset(), "")
+journal.begin_operation(JobId(1), "suspend", 115.0, frozenset(), "")
 journal.heartbeat(120.0)
 journal.commit()
 os.kill(os.getpid(), signal.SIGKILL)
@@ -81,8 +81,7 @@ def killed(disk: Disk) -> None:
 
 def work(journal: Journal, job_id: JobId, start: float) -> None:
     """What a switch writes. None of it may fail."""
-    operation = journal.new_operation_id()
-    journal.begin_operation(operation, job_id, "resume", start, A0, "x" * 5000)
+    operation = journal.begin_operation(job_id, "resume", start, A0, "x" * 5000)
     journal.step_operation(operation, "claim", start)
     journal.open_slice(job_id, A0, start)
     journal.close_slice(job_id, start + 10, "its slice is over")
@@ -93,7 +92,7 @@ def test_a_controller_starts_on_a_full_disk_knows_what_was_and_writes_when_there
     killed(disk)
     with Journal(disk.path) as journal:
         assert journal.load_state("policy") == {"turn": 3}
-        assert [operation.op_id for operation in journal.open_operations()] == [7]
+        assert [operation.op_id for operation in journal.open_operations()] == [1]
         assert list(journal.close_open_slices(120.0)) == [1]
         for number in range(20):
             work(journal, TWO, 200.0 + 20 * number)
@@ -170,7 +169,7 @@ def test_an_operation_is_begun_on_a_full_disk_and_recorded_later(tmp_path: Path)
     with Journal(path) as journal:
         pages = journal.file.connection.execute("PRAGMA page_count").fetchone()[0]
         journal.file.connection.execute(f"PRAGMA max_page_count = {pages}")
-        journal.begin_operation(1, ONE, "suspend", 1, MANY, "its slice is over")
+        journal.begin_operation(ONE, "suspend", 1, MANY, "its slice is over")
         journal.step_operation(1, "pause", 2)
         with pytest.raises(JournalError, match="free space"):
             journal.commit()

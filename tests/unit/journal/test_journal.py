@@ -222,8 +222,8 @@ def test_events_of_one_job_and_of_all(path: Path) -> None:
 
 def test_open_operations_are_found_again_with_their_last_step(path: Path) -> None:
     with Journal(path) as journal:
-        journal.begin_operation(1, ONE, "suspend", 10, A0, "its slice is over")
-        journal.begin_operation(2, TWO, "start", 11, A0, "free")
+        journal.begin_operation(ONE, "suspend", 10, A0, "its slice is over")
+        journal.begin_operation(TWO, "start", 11, A0, "free")
         journal.step_operation(1, "yielded", 12)
         journal.end_operation(2, "done", 13)
     with Journal(path) as journal:
@@ -233,11 +233,10 @@ def test_open_operations_are_found_again_with_their_last_step(path: Path) -> Non
 
 def test_operation_ids_are_never_used_twice(path: Path) -> None:
     with Journal(path) as journal:
-        first = journal.new_operation_id()
-        journal.begin_operation(first, ONE, "suspend", 1, A0, "")
-        assert journal.new_operation_id() > first
+        first = journal.begin_operation(ONE, "suspend", 1, A0, "")
+        second = journal.begin_operation(ONE, "suspend", 1, A0, "")
     with Journal(path) as journal:
-        assert journal.new_operation_id() > first
+        assert first < second < journal.begin_operation(ONE, "suspend", 1, A0, "")
 
 
 KILLED = """
@@ -247,7 +246,7 @@ from controller.journal import Journal
 from controller.model import JobId
 journal = Journal(Path(sys.argv[1]))
 journal.save_state("ledger", {"1": 2.5})
-journal.begin_operation(1, JobId(1), "suspend", 10, frozenset(), "")
+journal.begin_operation(JobId(1), "suspend", 10, frozenset(), "")
 journal.save_state("never", "committed")
 os.kill(os.getpid(), signal.SIGKILL)
 """

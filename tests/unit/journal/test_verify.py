@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
             journal.open_slice(job_id, gpus, 110.0)
             journal.close_slice(job_id, 120.25, "its slice is over")
             journal.open_slice(job_id, gpus, 130.0)
-            journal.begin_operation(job_id, job_id, "suspend", 140.0, gpus, "")
+            journal.begin_operation(job_id, "suspend", 140.0, gpus, "")
         journal.save_state("policy", [1])
         journal.save_note("gandiva", ONE, (1,))
         journal.heartbeat(5000.0)
