@@ -127,14 +127,10 @@ def migrate(connection: sqlite3.Connection, path: str) -> None:
             f"{len(MIGRATIONS)}): install that version again, or move the file away to begin a new journal"
         )
     for number, script in enumerate(MIGRATIONS[version:], version + 1):
-        try:
+        with connection:
             connection.executescript(
-                f"BEGIN IMMEDIATE;\n{script};\nINSERT INTO schema_version VALUES ({number});\nCOMMIT;"
+                f"BEGIN IMMEDIATE;\n{script};\nINSERT INTO schema_version VALUES ({number});"
             )
-        except sqlite3.Error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
     if missing := missing_columns(connection):
         raise Damaged(f"it has no {missing[0]}")
 

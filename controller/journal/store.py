@@ -125,7 +125,8 @@ class Store:
             self.queue.extendleft(reversed(_interrupted(self.file.connection, self.path)))
         while rows := list(islice(self.queue, ROWS_AT_ONCE)):
             try:
-                with self.file.transaction() as connection:
+                with self.file.connection as connection:
+                    connection.execute("BEGIN IMMEDIATE")
                     for statement, group in groupby(rows, key=lambda row: row[0]):
                         connection.executemany(statement, [parameters for _, parameters in group])
             except _BAD_ROW as error:
@@ -137,7 +138,8 @@ class Store:
 
     def _store_singly(self, rows: list[Row]) -> None:
         """A row that no disk will ever take must not hold up the others for ever."""
-        with self.file.transaction() as connection:
+        with self.file.connection as connection:
+            connection.execute("BEGIN IMMEDIATE")
             for statement, parameters in rows:
                 try:
                     connection.execute(statement, parameters)

@@ -24,39 +24,32 @@ class HoldRestorer:
 
     def __init__(self, suspended: Iterable[JobId]) -> None:
         """`suspended`: those that were when an earlier controller saw them last."""
-        self._suspended = set(suspended)
-        self._pending: dict[JobId, float] = {}
-        """Jobs that were suspended and are pending now, and until when a hold is no administrator's."""
+        self._until = dict.fromkeys(suspended, math.inf)
+        """Until when a hold is no administrator's, of jobs that are suspended or were just before."""
         self._held: set[JobId] = set()
 
     def look(self, observer: Observer, now: float) -> list[JobId]:
         """After a snapshot. Jobs that must be held by the controller again, in order."""
         for job_id in observer.looked_at:
             self._see(job_id, observer.slurm.jobs.get(job_id), now)
-        for job_id in [job_id for job_id, until in self._pending.items() if until < now]:
-            del self._pending[job_id]
         jobs = [job for job_id in self._held if (job := observer.jobs.get(job_id)) is not None]
         return sorted(job.id for job in jobs if not job.switching)
 
     def _see(self, job_id: JobId, job: SlurmJob | None, now: float) -> None:
         match None if job is None else job.state:
             case JobState.SUSPENDED:
+                self._until[job_id] = math.inf
                 if job is not None and job.user_hold:
-                    self._suspended.discard(job_id)  # an operator did hold it
-                else:
-                    self._suspended.add(job_id)
-                self._pending.pop(job_id, None)
+                    del self._until[job_id]  # an operator did hold it
             case JobState.COMPLETING:
                 pass  # on its way from the one to the other
             case JobState.PENDING:
-                if job_id in self._suspended:
-                    self._suspended.discard(job_id)
-                    self._pending[job_id] = now + MOMENT_SECONDS
+                if job_id in self._until:
+                    self._until[job_id] = min(self._until[job_id], now + MOMENT_SECONDS)
                 if job is None or job.reason != ADMIN_HOLD:
                     self._held.discard(job_id)
-                elif self._pending.get(job_id, -math.inf) >= now:
+                elif self._until.get(job_id, -math.inf) >= now:
                     self._held.add(job_id)
             case _:
-                self._suspended.discard(job_id)
-                self._pending.pop(job_id, None)
+                self._until.pop(job_id, None)
                 self._held.discard(job_id)
