@@ -92,11 +92,9 @@ class JournalReader:
             {"WHERE " + " AND ".join(clauses) if clauses else ""}
             ORDER BY jobs.job_id DESC LIMIT ?
         """
-        limit = max(0, min(which.limit, MAX_JOBS))
-        with self._connection() as connection:
-            rows = connection.execute(statement, (*clauses.values(), limit)).fetchall()
         # The newest count where there are too many; people read from the oldest on.
-        return self._made(lambda row: _job_row(row, moment), reversed(rows))
+        rows = self._last(statement, *clauses.values(), max(0, min(which.limit, MAX_JOBS)))
+        return self._made(lambda row: _job_row(row, moment), rows)
 
     def decisions(self, job_id: JobId, limit: int = 100) -> list[Decision]:
         """The last decisions about a job, oldest first."""
@@ -144,9 +142,7 @@ class JournalReader:
 
     def _last(self, statement: str, *values: object) -> list[Any]:
         with self._connection() as connection:
-            rows = connection.execute(statement, values).fetchall()
-        rows.reverse()
-        return rows
+            return connection.execute(statement, values).fetchall()[::-1]
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:

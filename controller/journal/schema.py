@@ -2,6 +2,7 @@
 """Tables of the journal, as a list of migrations: never change one, append another."""
 
 import sqlite3
+from contextlib import closing
 
 from controller.errors import JournalError
 from controller.journal.damage import Damaged
@@ -147,13 +148,10 @@ def version_of(connection: sqlite3.Connection) -> int:
 
 def missing_columns(connection: sqlite3.Connection) -> list[str]:
     """What the newest schema has and this file has not, as `table.column`."""
-    model = sqlite3.connect(":memory:")
-    try:
+    with closing(sqlite3.connect(":memory:")) as model:
         for script in MIGRATIONS:
             model.executescript(script)
         return sorted(_columns(model) - _columns(connection))
-    finally:
-        model.close()
 
 
 def _columns(connection: sqlite3.Connection) -> set[str]:
