@@ -11,7 +11,7 @@ import logging
 from controller.act.actions import Migrate
 from controller.act.context import NODE_CALL_SECONDS, PLACE_RETRY_SECONDS, JobEnded, Operation, gather
 from controller.act.recorder import Step
-from controller.act.requeue import back_to_queue, reserve, reserve_later
+from controller.act.requeue import back_to_queue, reserve
 from controller.act.resume import once_thawed, put_back, stays_off
 from controller.act.suspend import pause
 from controller.errors import GandivaError, NodeError, NodeUnreachable
@@ -56,7 +56,7 @@ async def migrate(operation: Operation, action: Migrate) -> None:
             await _as_before(operation, failure)
         raise
     if not reserved:
-        await reserve_later(operation, action.reserve)
+        await reserve(operation, action.reserve, has_left=True)
 
 
 async def _warm_up(operation: Operation) -> None:

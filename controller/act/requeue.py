@@ -2,6 +2,7 @@
 """Requeue, cancel and withdraw: Slurm takes a job off its GPUs, or back into the queue."""
 
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from controller.act.actions import Cancel, Requeue, Withdraw
@@ -9,7 +10,7 @@ from controller.act.context import PLACE_RETRY_SECONDS, Context, JobEnded, Opera
 from controller.act.place import names, take_back
 from controller.act.recorder import Step
 from controller.errors import ClusterError, ClusterRefused
-from controller.model import GpuSet, Job, Unsuspendable
+from controller.model import GpuSet, Job, JobId, Unsuspendable
 from controller.observe.memory import FIRST_PAUSE_SECONDS, doubled
 from controller.slurm.port import OVER, JobState
 
@@ -27,20 +28,14 @@ async def requeue(operation: Operation, action: Requeue) -> None:
         words = f"waits {pause_seconds:.0f} s: {action.reason}"
         operation.context.hold(action.job_id, pause_seconds, "trespass", words)
     if not reserved:
-        await reserve_later(operation, action.reserve)
+        await reserve(operation, action.reserve, has_left=True)
 
 
 async def back_to_queue(operation: Operation, reason: str, began: float) -> None:
     """Slurm stops the job and has it in the queue again, held. `began`: when its way off its GPUs did."""
     context, job = operation.context, operation.job
     operation.step(Step.REQUEUE)
-    try:
-        await context.patiently(context.cluster.requeue, job.id)
-    except ClusterRefused as refused:
-        if not await context.has_ended(job.id):
-            # Its user may have said --no-requeue since.
-            _stays(context, job, "requeue-failed", refused)
-        raise
+    await _or_stays(operation, "requeue-failed", context.cluster.requeue)
     seen = await context.until(job.id, "requeue", JobState.PENDING, JobState.ENDED)
     if seen.state is JobState.ENDED:
         raise JobEnded(f"job {job.id} ended while it was being requeued")
@@ -49,8 +44,9 @@ async def back_to_queue(operation: Operation, reason: str, began: float) -> None
     context.ledger.release(job.id)
 
 
-async def reserve(operation: Operation, gpus: GpuSet) -> bool:
-    """Keep ordinary jobs off the GPUs that the job migrates to. Where that fails it stays where it is.
+async def reserve(operation: Operation, gpus: GpuSet, *, has_left: bool = False) -> bool:
+    """Keep ordinary jobs off the GPUs that the job migrates to. Where that fails it stays where it is;
+    one that has left its GPUs cannot go back, and takes its chance.
 
     False: that is left for later. Other jobs of ours have all of these GPUs in Slurm, which keeps ordinary
     ones off them as well, and a reservation may need a core that they take.
@@ -59,44 +55,40 @@ async def reserve(operation: Operation, gpus: GpuSet) -> bool:
     if not gpus or not context.settings.cluster.reserve_seconds:
         return True
     try:
-        await _reserve(operation, gpus)
+        operation.step(Step.RESERVE)
+        context.reservations.made(job.id, gpus)
+        await context.cluster.reserve(job.id, gpus, context.settings.cluster.reserve_seconds)
     except ClusterError as error:
-        if isinstance(error, ClusterRefused) and all(context.ledger.allocated({gpu}) for gpu in gpus):
+        if has_left:
+            message = f"an ordinary job may get {names(gpus)}, where the job migrates to: {error}"
+            context.recorder.event("reserve-failed", message, context.clock.now(), job.id)
+            log.warning("job %s: %s", job.id, message)
+        elif isinstance(error, ClusterRefused) and all(context.ledger.allocated({gpu}) for gpu in gpus):
             return False
-        words = f"does not migrate, as {names(gpus)} cannot be kept for it"
-        _stays(context, job, "reserve-failed", error, words)
-        raise
+        else:
+            words = f"does not migrate, as {names(gpus)} cannot be kept for it"
+            _stays(context, job, "reserve-failed", error, words)
+            raise
     return True
 
 
-async def reserve_later(operation: Operation, gpus: GpuSet) -> None:
-    """The job has left its GPUs and cannot go back: without a reservation it takes its chance."""
+async def _or_stays(operation: Operation, kind: str, call: Callable[[JobId], Awaitable[None]]) -> None:
+    """A call to Slurm that takes the job from where it is. Refused, as its user may have said --no-requeue
+    since, the job stays there."""
     context, job = operation.context, operation.job
     try:
-        await _reserve(operation, gpus)
-    except ClusterError as error:
-        message = f"an ordinary job may get {names(gpus)}, where the job migrates to: {error}"
-        context.recorder.event("reserve-failed", message, context.clock.now(), job.id)
-        log.warning("job %s: %s", job.id, message)
-
-
-async def _reserve(operation: Operation, gpus: GpuSet) -> None:
-    context, job_id = operation.context, operation.job.id
-    operation.step(Step.RESERVE)
-    context.reservations.made(job_id, gpus)
-    await context.cluster.reserve(job_id, gpus, context.settings.cluster.reserve_seconds)
+        await context.patiently(call, job.id)
+    except ClusterRefused as refused:
+        if not await context.has_ended(job.id):
+            _stays(context, job, kind, refused)
+        raise
 
 
 async def cancel(operation: Operation, action: Cancel) -> None:
     """The job is over. Its slice ends when that is observed, at the time that Slurm states."""
     context, job = operation.context, operation.job
     operation.step(Step.CANCEL)
-    try:
-        await context.patiently(lambda job_id: context.cluster.end(job_id, action.reason), job.id)
-    except ClusterRefused as refused:
-        if not await context.has_ended(job.id):
-            _stays(context, job, "cancel-failed", refused)
-        raise
+    await _or_stays(operation, "cancel-failed", lambda job_id: context.cluster.end(job_id, action.reason))
     context.recorder.event("cancelled", action.reason, context.clock.now(), job.id)
     log.warning("job %s (user %s): cancelled: %s", job.id, job.user, action.reason)
     await context.until(job.id, "its cancellation", *OVER)

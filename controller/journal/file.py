@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from controller.errors import JournalError
@@ -81,6 +81,13 @@ class JournalFile:
     def close(self) -> None:
         with contextlib.suppress(sqlite3.Error):
             self.connection.close()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of the block, or nothing of it. Raises sqlite3.Error."""
+        with self.connection:
+            self.connection.execute("BEGIN IMMEDIATE")
+            yield self.connection
 
     def _open(self, again: bool = False) -> sqlite3.Connection:
         try:

@@ -125,8 +125,7 @@ class Store:
             self.queue.extendleft(reversed(_interrupted(self.file.connection, self.path)))
         while rows := list(islice(self.queue, ROWS_AT_ONCE)):
             try:
-                with self.file.connection as connection:
-                    connection.execute("BEGIN IMMEDIATE")
+                with self.file.transaction() as connection:
                     for statement, group in groupby(rows, key=lambda row: row[0]):
                         connection.executemany(statement, [parameters for _, parameters in group])
             except _BAD_ROW as error:
@@ -138,8 +137,7 @@ class Store:
 
     def _store_singly(self, rows: list[Row]) -> None:
         """A row that no disk will ever take must not hold up the others for ever."""
-        with self.file.connection as connection:
-            connection.execute("BEGIN IMMEDIATE")
+        with self.file.transaction() as connection:
             for statement, parameters in rows:
                 try:
                     connection.execute(statement, parameters)
