@@ -34,7 +34,6 @@ async def migrate(operation: Operation, action: Migrate) -> None:
     warming = asyncio.create_task(_warm_up(operation), name=f"warm-up-{job.id}")
     try:
         try:
-            await _get_ready(operation)
             saved = await _save(operation)
         finally:
             warming.cancel()
@@ -75,8 +74,8 @@ async def _warm_up(operation: Operation) -> None:
         log.info("job %s: its programs are not read before it starts: %s", job.id, error)
 
 
-async def _get_ready(operation: Operation) -> None:
-    """The job is where it can save: all its ranks at one step, on its GPUs, or running off them."""
+async def _save(operation: Operation) -> Saved:
+    """Once the job is where it can: all its ranks at one step, on its GPUs, or running off them."""
     context, job = operation.context, operation.job
     if job.phase not in IN_HOST_MEMORY:
         operation.step(Step.PAUSE)
@@ -84,10 +83,6 @@ async def _get_ready(operation: Operation) -> None:
     elif context.suspends_in_slurm:
         operation.step(Step.SLURM_RESUME)
         await context.patiently(context.cluster.resume, job.id)
-
-
-async def _save(operation: Operation) -> Saved:
-    context, job = operation.context, operation.job
     operation.step(Step.SAVE)
     seconds = context.settings.suspend.save_deadline_seconds
     answers = await once_thawed(

@@ -129,10 +129,7 @@ class DecisionFile:
             with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
                 file.write(dump_decision(decision))
         except OSError as error:
-            log.error(
-                "the decision cannot be written to file %s: %s; make room, or permit it to this user",
-                path,
-                error.strerror,
-            )
-            return
-        log.info("decision recorded; replay it with: gandiva replay %s", path)
+            why = f"{error.strerror}; make room, or permit it to this user"
+            log.error("the decision cannot be written to file %s: %s", path, why)
+        else:
+            log.info("decision recorded; replay it with: gandiva replay %s", path)

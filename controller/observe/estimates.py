@@ -6,7 +6,7 @@ make a matrix, models by partners in each configuration. It is completed; models
 the same way are alike, and a pair that never ran is taken for the pair of models most like its own that did.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.model import Configuration, Provenance, Rate
-from controller.observe.rates import Table
 
+Table: TypeAlias = Mapping[str, Mapping[Configuration, Rate]]
 Floats: TypeAlias = NDArray[np.float64]
 
 RANK = 10
