@@ -8,7 +8,7 @@ import os
 import pwd
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -165,14 +165,14 @@ def journal_path(args: argparse.Namespace) -> Path:
     return load_settings(settings_path(args.config)).journal.path
 
 
-def print_rows(rows: Iterable[Any], columns: "tuple[Column[Any], ...]", args: argparse.Namespace) -> None:
-    """A table by --noheader and --parsable2; with --json an object a line. `rows`: data classes."""
-    from dataclasses import asdict
-
+def print_rows(
+    rows: Sequence[Mapping[str, Any]], columns: "tuple[Column[Any], ...]", args: argparse.Namespace
+) -> None:
+    """A table by --noheader and --parsable2; with --json an object a line."""
     from controller.reports.table import Layout, render
 
     table = render(rows, Layout(columns, not args.noheader, "|" if args.parsable2 else None))
-    for line in (json.dumps(asdict(row)) for row in rows) if args.json else table:
+    for line in map(json.dumps, rows) if args.json else table:
         print(line)
 
 

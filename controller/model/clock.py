@@ -9,12 +9,10 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """The time now."""
-        ...
 
     def uptime(self) -> tuple[str, float]:
         """Which run of the machine this is (empty: not known), and the seconds since its begin: they tell how
         long a controller was away even where the time of day was set meanwhile."""
-        ...
 
 
 def shown_seconds(seconds: float) -> str:

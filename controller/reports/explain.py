@@ -169,7 +169,7 @@ def _past(row: Row) -> Iterator[tuple[str, str]]:
     yield "waited", f"{units.duration(row.waited)} {until}"
     if row.elapsed is not None:
         ran = f"{units.duration(job.run_seconds)} of {units.duration(row.elapsed)}"
-        if share := units.share(job.run_seconds, row.elapsed):
+        if share := units.percent(row.share_fraction, 1):
             ran += f" ({share})"
         parts = ((job.slices, "slice"), (job.suspends, "suspend"), (job.moves, "move"))
         counts = ", ".join(units.several(*each) for each in parts)

@@ -52,7 +52,7 @@ COLUMNS: tuple[Column[Row], ...] = (
     Column("Reason", 40, lambda r: r.job.reason, left=True),
     Column("ReqWeight", 9, lambda r: f"{r.weight_asked:g}"),
     Column("RunTime", 11, lambda r: units.duration(r.job.run_seconds)),
-    Column("Share", 6, lambda r: units.share(r.job.run_seconds, r.elapsed or 0)),
+    Column("Share", 6, lambda r: units.percent(r.share_fraction, 1)),
     Column("SharesWith", 12, lambda r: ",".join(map(str, r.job.shares_with)), left=True),
     Column("Sizes", 7, lambda r: r.sizes),
     Column("Slices", 6, lambda r: str(r.job.slices)),

@@ -54,14 +54,9 @@ def step(seconds: float | None) -> str:
     return f"{seconds:.3g}s" if seconds < 1000 else f"{seconds:.0f}s"
 
 
-def share(part: float, whole: float) -> str:
-    """`66.7%`; empty where there is no whole yet."""
-    return f"{100 * min(1.0, part / whole):.1f}%" if whole > 0 else ""
-
-
-def percent(fraction: float | None) -> str:
-    """`66%`; empty for None."""
-    return "" if fraction is None else f"{100 * fraction:.0f}%"
+def percent(fraction: float | None, digits: int = 0) -> str:
+    """`66%`, or with so many digits; empty for None."""
+    return "" if fraction is None else f"{100 * fraction:.{digits}f}%"
 
 
 def gain(ratio: float | None) -> str:

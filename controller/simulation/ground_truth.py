@@ -59,6 +59,7 @@ class Throughputs:
 
     alone: Mapping[tuple[str, str, int], float] = field(default_factory=dict)
     shared: Mapping[tuple[str, str, int, str, int], float] = field(default_factory=dict)
+    """While another job is on the same GPUs: its model and gang are the last two."""
 
     def rate(self, gpu_type: str, model: str, gang: int, *, spread: bool = False) -> float | None:
         """Steps per second of the whole gang; None: the table does not say."""
@@ -67,10 +68,6 @@ class Throughputs:
             if scattered is not None:
                 return scattered
         return self.alone.get((gpu_type, model, gang))
-
-    def beside(self, gpu_type: str, model: str, gang: int, other: str, other_gang: int) -> float | None:
-        """Steps per second while another job is on the same GPUs."""
-        return self.shared.get((gpu_type, model, gang, other, other_gang))
 
 
 def read_throughputs(path: Path) -> Throughputs:
@@ -126,11 +123,6 @@ class GroundTruth:
     doubling_ratio: float = 2.0
     """How much faster a job is with twice the GPUs, where the table does not know it."""
 
-    def duration_seconds(self, model: str, gang: int, steps: float) -> float | None:
-        """Time on the reference type; None: unknown there."""
-        rate = self.steps_per_second(model, gang)
-        return steps / rate if rate else None
-
     def steps_per_second(self, model: str, gang: int) -> float | None:
         """Mini-batches, alone on the reference type; None: unknown there."""
         return self.throughputs.rate(self.reference_type, model, gang)
@@ -152,7 +144,7 @@ class GroundTruth:
         `size`: its GPUs, where they are not `gang`, those that it asked for.
         """
         spread = spread and self.placement_matters
-        known = self.throughputs.rate(self.reference_type, model, gang)
+        known = self.steps_per_second(model, gang)
         if size is not None and size != gang:
             if known and (resized := self.throughputs.rate(gpu_type, model, size, spread=spread)):
                 return resized / known
@@ -166,6 +158,8 @@ class GroundTruth:
         if not alone:
             return 0.0
         # Pairs that were not measured have rates of 0: jobs on the same GPUs get equal parts of them.
-        pairs = [self.throughputs.beside(gpu_type, model, gang, *other) or alone / 2 for other in beside]
+        pairs = [
+            self.throughputs.shared.get((gpu_type, model, gang, *other)) or alone / 2 for other in beside
+        ]
         # The table knows pairs only: each of several jobs takes its part of what the others leave.
         return math.prod(pair / alone for pair in pairs) * alone / known

@@ -160,11 +160,11 @@ class Workload:
         if job.duration_seconds is not None:
             return job.duration_seconds
         assert job.steps is not None
-        work = self._ground_truth.duration_seconds(job.model, job.gpus, job.steps)
-        if work is None and not drop:
+        rate = self._ground_truth.steps_per_second(job.model, job.gpus)
+        if not rate and not drop:
             where = f"on {self._ground_truth.reference_type} with {job.gpus} GPUs"
             problem = f"the table of throughputs has no rate of {job.model!r} {where}"
             if not self._throughputs.alone:
                 problem = "how long its steps take is not known: --throughputs names the table that says so"
             raise TraceError(self._trace, job.line, "job_type", problem)
-        return work
+        return job.steps / rate if rate else None

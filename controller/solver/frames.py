@@ -4,6 +4,7 @@ as many bytes of `marshal`. JSON takes ten times as long, and the event loop has
 
 import marshal
 import math
+from dataclasses import replace
 
 from controller.model.solving import Problem, Solution, SolutionStatus
 
@@ -38,14 +39,7 @@ def decode(problem: Problem, body: bytes) -> Solution:
     expected = problem.variables if status in WITH_VALUES else 0
     if len(values) != expected or not all(type(v) is float and math.isfinite(v) for v in values):
         raise InvalidAnswer(f"{len(values)} values for {expected} variables, or some are no finite numbers")
-    return Solution(
-        problem=problem.identity,
-        subject=problem.subject,
-        status=status,
-        values=values,
-        seconds=seconds,
-        error=str(error),
-    )
+    return replace(failed(problem, str(error), seconds), status=status, values=values)
 
 
 def failed(problem: Problem, error: str, seconds: float = 0.0) -> Solution:

@@ -17,13 +17,10 @@ class SolverPort(Protocol):
         Args:
             on_solved: called once its solution can be taken, which may be at once.
         """
-        ...
 
     def take(self) -> Mapping[str, Solution]:
         """Solutions since the last call, by the names of their problems. Every problem that was not dropped
         gets one; where none was found its status is FAILED."""
-        ...
 
     async def close(self) -> None:
         """Give up what is not solved yet."""
-        ...

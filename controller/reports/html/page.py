@@ -210,7 +210,7 @@ def _tiles(
     """The figures at the top: name, value, remark. `used`: GPU seconds; `waits`: sorted."""
     median, slow = quantile(waits, 0.5), quantile(waits, 0.95)
     unfinished = sum(row.end_time is None for row in rows)
-    share = units.share(used, span * gpus) + " on average" if gpus else ""
+    share = units.percent(min(1.0, used / (span * gpus)), 1) + " on average" if gpus else ""
     jobs = f"{unfinished - waiting} under way, {waiting} waiting, {len(rows) - unfinished} over"
     within = f"median; 95 % within {units.duration(slow)}" if slow is not None else "no job has started"
     suspends, moves = sum(row.job.suspends for row in rows), sum(row.job.moves for row in rows)

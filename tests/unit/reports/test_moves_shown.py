@@ -252,5 +252,5 @@ def test_metrics_count_moves_and_those_under_way(packs: Seen, moves: Seen) -> No
 def test_the_trials_of_the_search_are_listed(packs: Seen) -> None:
     jobs = packs.jobs()
     rows = trial_rows(jobs, GpusMessage(time=0.0), ["lr"])
-    assert [(row.search, row.job_id) for row in rows] == [("lr", 1), ("lr", 2)]
+    assert [(row["search"], row["job_id"]) for row in rows] == [("lr", 1), ("lr", 2)]
     assert [job.gain for job in jobs.jobs] == [1.6, 1.6]

@@ -233,7 +233,7 @@ def test_throughputs_by_type_gang_placement_and_company(tmp_path: Path) -> None:
         )
     )
     truth = GroundTruth(read_throughputs(path), "v100")
-    assert truth.duration_seconds("m", 2, 100) == 10
+    assert truth.steps_per_second("m", 2) == 10
     assert truth.relative_rate("m", 2, "v100", spread=False) == 1
     assert truth.relative_rate("m", 2, "v100", spread=True) == 0.4
     assert truth.relative_rate("m", 2, "k80", spread=False) == 0.25
