@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The upper part of the live view: the GPUs, one by one or a line per node."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 from rich.text import Text
 
 from controller.api.messages import GpuMessage, NodeMessage
 from controller.reports.text import clean, ranges, width
-from controller.reports.top.grid import Grid
+from controller.reports.top.grid import Column, Grid
 from controller.reports.top.view import BAR, DIM, WARNING, Context, Glyphs, bar, phase_words, spark
 
 _MAX_NAME = 20
@@ -47,31 +46,23 @@ def gpus_grid(nodes: Sequence[NodeMessage], context: Context, columns: int) -> G
     name_width = min(_MAX_NAME, max((width(row.name) for row in rows), default=3))
     model_width = min(8, max((len(gpu.model) for node in nodes for gpu in node.gpus), default=5))
 
-    def cells(row: _Row) -> list[Text]:
-        if row.gpu is None:
-            why = _broken(row.node.reason or "node not available", context.view.glyphs)
-            return [Text(row.name), *[Text()] * (4 if history else 3), why, Text()]
-        lately = spark(context.view.history.get(row.name, ())[-history:], context.view.glyphs).rjust(history)
-        return [
-            Text(row.name),
-            Text(clean(row.gpu.model), style=DIM),
-            _busy(row.gpu, context.view.glyphs),
-            *([Text(lately, style=DIM)] if history else ()),
-            _memory(row.gpu),
-            _holder(row.gpu, row.node, context),
-            _waiters(row.gpu.waiting, row.bracket, context).append_text(_left(row.gpu)),
-        ]
+    def lately(row: _Row, _gpu: GpuMessage) -> Text:
+        seen = context.view.history.get(row.name, ())[-history:]
+        return Text(spark(seen, context.view.glyphs).rjust(history), style=DIM)
 
-    headers: list[tuple[str, dict[str, Any]]] = [
-        ("GPU", {"width": max(3, name_width)}),
-        ("Model", {"width": max(5, model_width)}),
-        ("Busy", {"width": BAR + 5}),
-        *([("Lately", {"width": history})] if history else ()),
-        ("Memory", {"justify": "right", "width": 9}),
-        ("Job", {"ratio": 3}),
-        ("Waits for it", {"ratio": 2}),
+    def of_gpu(cell: Callable[[_Row, GpuMessage], Text]) -> Callable[[_Row], Text]:
+        return lambda row: Text() if row.gpu is None else cell(row, row.gpu)
+
+    shown: list[Column[_Row]] = [
+        ("GPU", {"width": max(3, name_width)}, lambda row: Text(row.name)),
+        ("Model", {"width": max(5, model_width)}, of_gpu(lambda _, gpu: Text(clean(gpu.model), style=DIM))),
+        ("Busy", {"width": BAR + 5}, of_gpu(lambda _, gpu: _busy(gpu, context.view.glyphs))),
+        *([("Lately", {"width": history}, of_gpu(lately))] if history else ()),
+        ("Memory", {"justify": "right", "width": 9}, of_gpu(lambda _, gpu: _memory(gpu))),
+        ("Job", {"ratio": 3}, lambda row: _holder(row, context)),
+        ("Waits for it", {"ratio": 2}, of_gpu(lambda row, gpu: _waiters(gpu, row.bracket, context))),
     ]
-    return Grid(rows, headers, cells)
+    return Grid(rows, shown)
 
 
 def _busy(gpu: GpuMessage, glyphs: Glyphs) -> Text:
@@ -87,14 +78,10 @@ def _memory(gpu: GpuMessage) -> Text:
     return Text(f"{gpu.memory_used_bytes / gib:.1f}/{gpu.memory_bytes / gib:.0f}G")
 
 
-def _left(gpu: GpuMessage) -> Text:
-    """What jobs that are off it have left there."""
-    left_bytes = sum(gpu.left_by.values())
-    return Text(f"  keep {left_bytes / (1 << 30):.1f}G" if left_bytes else "", style=DIM)
-
-
-def _holder(gpu: GpuMessage, node: NodeMessage, context: Context) -> Text:
-    glyphs = context.view.glyphs
+def _holder(row: _Row, context: Context) -> Text:
+    node, gpu, glyphs = row.node, row.gpu, context.view.glyphs
+    if gpu is None:
+        return _broken(node.reason or "node not available", glyphs)
     if gpu.running:
         text = Text()
         for index, job_id in enumerate(gpu.running):
@@ -131,16 +118,19 @@ def _brackets(gpus: Sequence[GpuMessage], glyphs: Glyphs) -> list[str]:
     return brackets
 
 
-def _waiters(waiting: Sequence[int], bracket: str, context: Context) -> Text:
-    glyphs = context.view.glyphs
+def _waiters(gpu: GpuMessage, bracket: str, context: Context) -> Text:
+    """The jobs that wait for it, and what jobs that are off it have left there."""
+    glyphs, waiting, text = context.view.glyphs, gpu.waiting, Text()
     if bracket in glyphs.brackets[1:]:
-        return Text(f"  {bracket}")
-    text = Text()
+        text.append(f"  {bracket}")
+        waiting = []
     for index, job_id in enumerate(waiting[:8]):
         text.append(" " if index else f"{glyphs.arrow} {bracket or ' '} ")
         text.append(str(job_id), style=context.colors.get(job_id, ""))
     if len(waiting) > 8:
         text.append(f" +{len(waiting) - 8}")
+    if left_bytes := sum(gpu.left_by.values()):
+        text.append(f"  keep {left_bytes / (1 << 30):.1f}G", style=DIM)
     return text
 
 
@@ -150,20 +140,21 @@ def nodes_grid(nodes: Sequence[NodeMessage], context: Context) -> Grid[NodeMessa
     cell_width = max([1] + [len(_cell(gpu, context.view.glyphs)) for node in nodes for gpu in node.gpus])
     name_width = min(_MAX_NAME, max((width(clean(node.name)) for node in nodes), default=4))
 
-    def cells(node: NodeMessage) -> list[Text]:
+    def busy(node: NodeMessage) -> Text:
         known = [g.utilization_fraction for g in node.gpus if g.utilization_fraction is not None]
-        busy = f"{100 * sum(known) / len(known):3.0f}%" if known else "?"
-        waiting = len({job for gpu in node.gpus for job in gpu.waiting})
-        texts = [Text(clean(node.name)), Text(busy), _cells(node, cell_width, context)]
-        return [*texts, Text(str(waiting) if waiting else "")]
+        return Text(f"{100 * sum(known) / len(known):3.0f}%" if known else "?")
 
-    headers: list[tuple[str, dict[str, Any]]] = [
-        ("Node", {"width": max(4, name_width)}),
-        ("Busy", {"width": 5, "justify": "right"}),
-        (f"Job on GPU 0-{most - 1}" if most > 1 else "Job", {"ratio": 1}),
-        ("Waiting", {"justify": "right", "width": 7}),
+    def waiting(node: NodeMessage) -> Text:
+        return Text(str(len({job for gpu in node.gpus for job in gpu.waiting}) or ""))
+
+    jobs = f"Job on GPU 0-{most - 1}" if most > 1 else "Job"
+    shown: list[Column[NodeMessage]] = [
+        ("Node", {"width": max(4, name_width)}, lambda node: Text(clean(node.name))),
+        ("Busy", {"width": 5, "justify": "right"}, busy),
+        (jobs, {"ratio": 1}, lambda node: _cells(node, cell_width, context)),
+        ("Waiting", {"justify": "right", "width": 7}, waiting),
     ]
-    return Grid(nodes, headers, cells)
+    return Grid(nodes, shown)
 
 
 def _cells(node: NodeMessage, cell_width: int, context: Context) -> Text:

@@ -11,6 +11,9 @@ from rich.text import Text
 
 T = TypeVar("T")
 Line = list[Segment]
+Column = tuple[str, dict[str, Any], Callable[[T], Text]]
+"""Header, format, and the cell of an entry. Formats are widths or ratios, so that columns keep their place
+while the content scrolls."""
 
 
 def draw(console: Console, options: ConsoleOptions, what: RenderableType) -> list[Line]:
@@ -29,14 +32,11 @@ class Grid(Generic[T]):
     def __init__(
         self,
         entries: Sequence[T | Text],
-        columns: Sequence[tuple[str, dict[str, Any]]] = (),
-        row: Callable[[T], Sequence[Text]] = lambda _: (),
+        columns: Sequence[Column[T]] = (),
         selected: T | None = None,
     ) -> None:
-        """`columns`: header and format of each; widths or ratios, so that they keep their place while the
-        content scrolls. `row`: the cells of an entry that is not text."""
         self.entries = entries
-        self._columns, self._row, self._selected = columns, row, selected
+        self._columns, self._selected = columns, selected
         self.header = 1 if columns else 0
         """Lines above the entries."""
         self.height = self.header + len(entries)
@@ -44,11 +44,12 @@ class Grid(Generic[T]):
     def lines(self, console: Console, options: ConsoleOptions, start: int, stop: int) -> list[Line]:
         shown = self.entries[max(0, start - self.header) : max(0, stop - self.header)]
         table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-        for name, how in self._columns:
+        for name, how, _ in self._columns:
             table.add_column(name, no_wrap=True, overflow="ellipsis", **how)
         for entry in shown:
             if not isinstance(entry, Text):
-                table.add_row(*self._row(entry), style="reverse" if entry is self._selected else None)
+                cells = [cell(entry) for _, _, cell in self._columns]
+                table.add_row(*cells, style="reverse" if entry is self._selected else None)
         rows = iter(draw(console, options, table) if self._columns else ())
         header = [next(rows) for _ in range(self.header)]
         body = [draw(console, options, one)[0] if isinstance(one, Text) else next(rows) for one in shown]

@@ -2,7 +2,6 @@
 """The lower part of the live view: the jobs, their share of time on GPUs, and why they wait."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.text import Text
 
@@ -10,7 +9,7 @@ from controller.api.messages import LiveJobMessage
 from controller.model import Verdict
 from controller.reports import units
 from controller.reports.text import clean, gpu_list, ranges, split_gpu, width
-from controller.reports.top.grid import Grid, one_line
+from controller.reports.top.grid import Column, Grid, one_line
 from controller.reports.top.view import BAR, DIM, WARNING, Context, Glyphs, Order, bar, job_share, phase_words
 
 WIDE = 120
@@ -31,34 +30,31 @@ def jobs_grid(jobs: Sequence[LiveJobMessage], context: Context, columns: int) ->
         if job.reason and not wide and not job.running_on:
             entries.append(one_line(f"  {glyphs.because} {clean(job.reason)}", DIM))
 
-    def cells(job: LiveJobMessage) -> list[Text]:
-        color = context.colors.get(job.job_id, "")
-        state = phase_words(job.phase, glyphs)
-        return [
-            Text(str(job.job_id), style=color),
-            Text(clean(job.name), style=color),
-            Text(clean(job.user)),
-            Text(str(job.gpus)),
-            Text(f"{job.weight:g}"),
-            Text(state, style=WARNING if job.phase in ("stuck", "unknown") else ""),
-            _time_on_gpus(job, now, glyphs),
-            Text(_where_or_why(job, wide)),
-        ]
+    def colored(job: LiveJobMessage, text: str) -> Text:
+        return Text(text, style=context.colors.get(job.job_id, ""))
 
-    headers: list[tuple[str, dict[str, Any]]] = [
-        ("JobID", {"width": max([5] + [len(str(job.job_id)) for job in jobs])}),
-        ("Name", {"ratio": 3}),
-        ("User", {"width": min(9, max([4] + [width(clean(job.user)) for job in jobs]))}),
-        ("GPUs", {"justify": "right", "width": 4}),
-        ("Wt", {"justify": "right", "width": min(5, max([2] + [len(f"{j.weight:g}") for j in jobs]))}),
-        ("State", {"width": 12}),
-        ("Time on GPUs", {"width": BAR + 5}),
-        ("Where, or why not" if wide else "Where", {"ratio": 6 if wide else 3}),
+    ids = max([5] + [len(str(job.job_id)) for job in jobs])
+    users = min(9, max([4] + [width(clean(job.user)) for job in jobs]))
+    weights = min(5, max([2] + [len(f"{job.weight:g}") for job in jobs]))
+    where, room = ("Where, or why not", 6) if wide else ("Where", 3)
+    shown: list[Column[LiveJobMessage]] = [
+        ("JobID", {"width": ids}, lambda job: colored(job, str(job.job_id))),
+        ("Name", {"ratio": 3}, lambda job: colored(job, clean(job.name))),
+        ("User", {"width": users}, lambda job: Text(clean(job.user))),
+        ("GPUs", {"justify": "right", "width": 4}, lambda job: Text(str(job.gpus))),
+        ("Wt", {"justify": "right", "width": weights}, lambda job: Text(f"{job.weight:g}")),
+        ("State", {"width": 12}, lambda job: _state(job.phase, glyphs)),
+        ("Time on GPUs", {"width": BAR + 5}, lambda job: _time_on_gpus(job, now, glyphs)),
+        (where, {"ratio": room}, lambda job: Text(_where_or_why(job, wide))),
     ]
     if view.keys:
         # Text, not an arrow: the narrow columns have no room for one.
-        headers[_COLUMNS.index(view.order)][1]["header_style"] = "bold underline"
-    return Grid(entries, headers, cells, next((job for job in jobs if job.job_id == view.selected), None))
+        shown[_COLUMNS.index(view.order)][1]["header_style"] = "bold underline"
+    return Grid(entries, shown, next((job for job in jobs if job.job_id == view.selected), None))
+
+
+def _state(phase: str, glyphs: Glyphs) -> Text:
+    return Text(phase_words(phase, glyphs), style=WARNING if phase in ("stuck", "unknown") else "")
 
 
 def _of_user(jobs: Sequence[LiveJobMessage]) -> Text:
