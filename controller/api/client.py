@@ -67,10 +67,8 @@ class ApiClient:
         lists: dict[str, Sequence[object]] = {"jobs": which.job_ids, "user": which.users}
         lists |= {"account": which.accounts, "partition": which.partitions, "state": which.states}
         query = {key: ",".join(str(name) for name in names) for key, names in lists.items() if names}
-        if which.start is not None:
-            query["start"] = f"{which.start:.3f}"
-        if which.end is not None:
-            query["end"] = f"{which.end:.3f}"
+        times = {"start": which.start, "end": which.end}
+        query |= {key: f"{time:.3f}" for key, time in times.items() if time is not None}
         query["limit"] = str(which.limit)
         return self._get("/v1/jobs", query, messages.JobsMessage)
 

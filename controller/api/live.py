@@ -92,8 +92,6 @@ def _job(job: Job, published: Published) -> LiveJobMessage:
         bad_gpus={str(gpu.id): gpu.reason for gpu in own if gpu is not None and not gpu.healthy},
         left_on=_left_on(job, snapshot),
         movable=job.may_move,
-        may_migrate=job.may_migrate,
-        has_store=job.has_store,
         suspendable=job.may_stop or job.phase is not Phase.RUNNING or job.switching,
         steps_done=max((rank.steps_done for rank in ranks), default=0),
         step_seconds=max((rank.step_seconds for rank in ranks), default=0.0) or None,

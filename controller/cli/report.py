@@ -174,8 +174,7 @@ def accounting_of(jobs: Sequence[JobMessage]) -> Mapping[int, Accounting]:
 
 def _filter(args: argparse.Namespace, now: float) -> JobFilter:
     from controller.journal import JobFilter
-    from controller.reports.job_ids import numbers
-    from controller.reports.sacct import parse_state
+    from controller.reports.job_ids import numbers, parse_state
     from controller.reports.slurm_job import Scontrol
     from controller.reports.when import parse_time
 

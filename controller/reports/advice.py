@@ -16,15 +16,15 @@ _BY_PHASE = {
     "queued": "nothing: it starts when there is room. Fewer GPUs, less --mem, or no --nodelist and "
     "--gandiva-gpu-types, find room earlier",
     "starting": "nothing: Slurm starts it within seconds",
-    "yielded": "nothing: it goes on by itself when its turn comes",
-    "suspended": "nothing: it goes on by itself when its turn comes",
-    "suspending": "nothing: a switch takes seconds",
-    "resuming": "nothing: a switch takes seconds",
+    **dict.fromkeys(("yielded", "suspended"), "nothing: it goes on by itself when its turn comes"),
+    **dict.fromkeys(("suspending", "resuming"), "nothing: a switch takes seconds"),
     "stuck": "ask your administrators: gandiva status and the controller's log say what holds its GPUs; "
     "scancel frees them",
     "unknown": "ask your administrators: gandiva status names the node. The job itself may well be training",
 }
 _WAITS = ("ineligible", "yielded", "suspended")
+_HELD_UNTIL = "2099-12-31"
+"""A job that its user holds has a later begin time (docs/slurm-facts.md)."""
 _BY_STATE = {
     "FAILED": "see the end of its output",
     "NODE_FAIL": "submit it again, from its last checkpoint",
@@ -33,16 +33,10 @@ _BY_STATE = {
 }
 
 
-def held_by_user(slurm: SlurmJob) -> bool:
-    """Whether its user holds it, which is a begin time from 2100 on (docs/slurm-facts.md)."""
-    return slurm.eligible_time[:10] >= "2099-12-31"
-
-
 def not_started_by_slurm(events: Sequence[EventMessage]) -> str:
     """Slurm's reason, where it did not start the job at the last attempt; else empty."""
-    if not events or events[-1].kind != "place-failed":
-        return ""
-    match = _REASON.search(events[-1].message)
+    last = events[-1] if events else None
+    match = _REASON.search(last.message) if last is not None and last.kind == "place-failed" else None
     return match[1] if match else ""
 
 
@@ -68,12 +62,9 @@ def _about_reason(reason: str) -> str:
 
 def cannot_be_suspended(failed: FailedSuspendsMessage) -> str:
     """Since when, why, and what follows, as text."""
-    attempts = units.several(failed.tries, "attempt")
-    follows = {"requeue": "it is requeued next", "cancel": "it is cancelled next"}
-    return (
-        f"could not be suspended since {units.moment(failed.since)}, {attempts}: {failed.why}; "
-        f"{follows.get(failed.way_out, 'it keeps its GPUs')}"
-    )
+    follows = {"requeue": "it is requeued next", "cancel": "it is cancelled next"}.get(failed.way_out)
+    tried = f"since {units.moment(failed.since)}, {units.several(failed.tries, 'attempt')}"
+    return f"could not be suspended {tried}: {failed.why}; {follows or 'it keeps its GPUs'}"
 
 
 def _off_bad_gpus(live: LiveJobMessage) -> str:
@@ -98,7 +89,7 @@ def next_step(
     if slurm is not None and slurm.reason == ADMIN_HOLD and live.phase in _WAITS:
         return "ask the operator who holds it"
     if live.phase == "ineligible":
-        if RELEASE in live.reason or (slurm is not None and held_by_user(slurm)):
+        if RELEASE in live.reason or (slurm is not None and slurm.eligible_time[:10] >= _HELD_UNTIL):
             return f"scontrol release {live.job_id}"
         return "nothing: Gandiva schedules it once Slurm would start it"
     if live.phase in ("queued", "starting") and (advice := _about_reason(refused)):

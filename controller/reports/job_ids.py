@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Jobs as users name them to sacct: `12` (of an array all tasks), `12_3`, `12_[0-3,7]`; or as it writes them:
-`12+1`, a component of a heterogeneous job."""
+"""States and jobs as users name them to sacct: `12` (of an array all tasks), `12_3`, `12_[0-3,7]`; jobs also
+as it writes them: `12+1`, a component of a heterogeneous job."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,6 +10,14 @@ from controller.reports.sacct import Accounting, CommandFailed, ask_sacct
 from controller.reports.slurm_job import Scontrol, SlurmJob
 from controller.slurm.gres import index_ranges
 from controller.slurm.records import whole_part
+
+_WORDS = (
+    "BF=BOOT_FAIL CA=CANCELLED CD=COMPLETED CG=COMPLETING DL=DEADLINE F=FAILED NF=NODE_FAIL "
+    "OOM=OUT_OF_MEMORY PD=PENDING PR=PREEMPTED R=RUNNING RQ=REQUEUED RS=RESIZING RV=REVOKED "
+    "S=SUSPENDED TO=TIMEOUT"
+)
+CODES = dict(word.split("=") for word in _WORDS.split())
+"""Slurm's job states by the codes that sacct -s takes."""
 
 
 def numbers(
@@ -63,3 +71,12 @@ def _ranges(tasks: str) -> list[range]:
         return index_ranges(whole_part(tasks.strip("[]")))
     except ValueError:
         return []
+
+
+def parse_state(word: str) -> str:
+    """`CD`, `completed` -> `COMPLETED`. Raises GandivaError."""
+    state = CODES.get(word.strip().upper(), word.strip().upper())
+    if state in CODES.values():
+        return state
+    known = ", ".join(f"{code} ({name})" for code, name in CODES.items())
+    raise GandivaError(f"{word[:40]!r} is not a job state; the states are {known}")

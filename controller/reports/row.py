@@ -27,8 +27,7 @@ class Row:
     @property
     def state(self) -> str:
         """A final state comes from Slurm; before that the controller's is newer."""
-        ended = self._ended
-        return ended.state if ended else self.job.state
+        return (self._ended or self.job).state
 
     @property
     def _ended(self) -> Accounting | None:
@@ -55,9 +54,8 @@ class Row:
         """`code:signal`."""
         if self._ended and self._ended.exit_code:
             return self._ended.exit_code
-        if self.job.exit_code is None:
+        if (code := self.job.exit_code) is None:
             return ""
-        code = self.job.exit_code
         return f"0:{code - 128}" if 128 < code <= 128 + MAX_SIGNAL else f"{code}:0"
 
     @property
@@ -102,9 +100,7 @@ class Row:
     def sizes(self) -> str:
         """How few and how many GPUs it was on, `1-4`; empty: on none yet."""
         least, most = self.job.least_gpus, self.job.most_gpus
-        if not most:
-            return ""
-        return str(most) if least == most else f"{least}-{most}"
+        return f"{least}-{most}" if least != most else str(most or "")
 
     def asked(self, name: str) -> str:
         """A text of the request, such as `model`; empty where it has none."""

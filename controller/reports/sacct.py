@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""States of jobs in Slurm's words; final ones, exit codes and array indices from slurmdbd, through sacct."""
+"""Final states, exit codes and array indices of jobs from slurmdbd, through sacct."""
 
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,13 +15,6 @@ DEADLINE_SECONDS = 5.0
 MAX_JOBS_PER_CALL = 500
 MAX_OUTPUT_BYTES = 8 << 20
 _FIELDS = ("JobIDRaw", "JobID", "State", "ExitCode", "End", "Submit")
-_WORDS = (
-    "BF=BOOT_FAIL CA=CANCELLED CD=COMPLETED CG=COMPLETING DL=DEADLINE F=FAILED NF=NODE_FAIL "
-    "OOM=OUT_OF_MEMORY PD=PENDING PR=PREEMPTED R=RUNNING RQ=REQUEUED RS=RESIZING RV=REVOKED "
-    "S=SUSPENDED TO=TIMEOUT"
-)
-CODES = dict(word.split("=") for word in _WORDS.split())
-"""Slurm's job states by the codes that sacct -s takes."""
 
 
 class CommandFailed(GandivaError):
@@ -106,12 +99,3 @@ def _time(text: str) -> float | None:
         return datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp()
     except (ValueError, OverflowError):
         return None  # Unknown, None
-
-
-def parse_state(word: str) -> str:
-    """`CD`, `completed` -> `COMPLETED`. Raises GandivaError."""
-    state = CODES.get(word.strip().upper(), word.strip().upper())
-    if state in CODES.values():
-        return state
-    known = ", ".join(f"{code} ({name})" for code, name in CODES.items())
-    raise GandivaError(f"{word[:40]!r} is not a job state; the states are {known}")

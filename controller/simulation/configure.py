@@ -57,11 +57,7 @@ def configure(
     (`queue_limits=[3250.0]`). Values are TOML; what is not valid TOML is a string. `own_suspend`: where
     neither a file nor a change says how jobs are preempted, it is as the policy's authors do it. Raises
     SettingsError."""
-    values: dict[str, Any] = {}
-    source = "command line"
-    if path is not None:
-        source = str(path)
-        values = read_values(path, "--settings")
+    values, source = ({}, "command line") if path is None else (read_values(path, "--settings"), str(path))
     table = values.setdefault("policy", {})
     if not isinstance(table, dict):
         raise SettingsError(f"{source}: policy: must be a table")

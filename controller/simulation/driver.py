@@ -122,7 +122,6 @@ class Simulation:
             ) from None
         slices = self.journal.slices
         return Outcome(
-            policy=self.settings.policy.name,
             label=self.label or self.settings.policy.name,
             settings=self.settings,
             submitted=len(self.jobs),

@@ -31,7 +31,7 @@ def summary(outcome: Outcome) -> dict[str, str | int | float]:
     makespan = end - begin
     decisions = outcome.decision_seconds
     return {
-        "policy": outcome.policy,
+        "policy": outcome.settings.policy.name,
         "label": outcome.label,
         "suspend": outcome.settings.requests.suspend.value,
         "jobs": outcome.submitted,

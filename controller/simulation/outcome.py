@@ -43,7 +43,6 @@ class JobOutcome:
 
 @value
 class Outcome:
-    policy: str
     label: str
     """What tells it from others of one comparison."""
     settings: Settings

@@ -99,11 +99,9 @@ def run_virtual(main: Coroutine[Any, Any, T], start: float = 0.0) -> T:
     """`asyncio.run` on virtual time. Raises SimulationDeadlock when `main` can never finish."""
     loop = VirtualTimeLoop(start)
     try:
-        asyncio.set_event_loop(loop)
         return loop.run_until_complete(main)
     finally:
         for task in asyncio.all_tasks(loop):
             task.cancel()
         loop.run_until_complete(asyncio.sleep(0))
-        asyncio.set_event_loop(None)
         loop.close()

@@ -14,6 +14,7 @@ from controller.reports.top.view import BAR, DIM, WARNING, Context, Glyphs, Orde
 
 WIDE = 120
 """From this width on reasons have room in the table; below it they get a line of their own."""
+_STYLES = {"stuck": WARNING, "unknown": WARNING}
 _COLUMNS = (Order.NUMBER, Order.NAME, Order.USER, Order.GPUS, Order.WEIGHT, Order.STATE, Order.SHARE)
 
 
@@ -38,23 +39,19 @@ def jobs_grid(jobs: Sequence[LiveJobMessage], context: Context, columns: int) ->
     weights = min(5, max([2] + [len(f"{job.weight:g}") for job in jobs]))
     where, room = ("Where, or why not", 6) if wide else ("Where", 3)
     shown: list[Column[LiveJobMessage]] = [
-        ("JobID", {"width": ids}, lambda job: colored(job, str(job.job_id))),
-        ("Name", {"ratio": 3}, lambda job: colored(job, clean(job.name))),
-        ("User", {"width": users}, lambda job: Text(clean(job.user))),
-        ("GPUs", {"justify": "right", "width": 4}, lambda job: Text(str(job.gpus))),
-        ("Wt", {"justify": "right", "width": weights}, lambda job: Text(f"{job.weight:g}")),
-        ("State", {"width": 12}, lambda job: _state(job.phase, glyphs)),
-        ("Time on GPUs", {"width": BAR + 5}, lambda job: _time_on_gpus(job, now, glyphs)),
-        (where, {"ratio": room}, lambda job: Text(_where_or_why(job, wide))),
+        ("JobID", {"width": ids}, lambda j: colored(j, str(j.job_id))),
+        ("Name", {"ratio": 3}, lambda j: colored(j, clean(j.name))),
+        ("User", {"width": users}, lambda j: Text(clean(j.user))),
+        ("GPUs", {"justify": "right", "width": 4}, lambda j: Text(str(j.gpus))),
+        ("Wt", {"justify": "right", "width": weights}, lambda j: Text(f"{j.weight:g}")),
+        ("State", {"width": 12}, lambda j: Text(phase_words(j.phase, glyphs), _STYLES.get(j.phase, ""))),
+        ("Time on GPUs", {"width": BAR + 5}, lambda j: _time_on_gpus(j, now, glyphs)),
+        (where, {"ratio": room}, lambda j: Text(_where_or_why(j, wide))),
     ]
     if view.keys:
         # Text, not an arrow: the narrow columns have no room for one.
         shown[_COLUMNS.index(view.order)][1]["header_style"] = "bold underline"
     return Grid(entries, shown, next((job for job in jobs if job.job_id == view.selected), None))
-
-
-def _state(phase: str, glyphs: Glyphs) -> Text:
-    return Text(phase_words(phase, glyphs), style=WARNING if phase in ("stuck", "unknown") else "")
 
 
 def _of_user(jobs: Sequence[LiveJobMessage]) -> Text:

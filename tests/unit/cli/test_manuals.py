@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from controller.cli.main import build_parser
-from controller.reports.sacct import CODES
+from controller.reports.job_ids import CODES
 from controller.reports.table import COLUMNS
 from controller.reports.when import FORMS
 from controller.settings.describe import tables

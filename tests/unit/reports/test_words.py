@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from controller.errors import GandivaError
 from controller.reports import units
-from controller.reports.sacct import is_final, parse_state
+from controller.reports.job_ids import parse_state
+from controller.reports.sacct import is_final
 from controller.reports.text import clean, fit, gpu_list, ranges, width
 from controller.reports.when import parse_time
 
