@@ -8,9 +8,12 @@ ever added; clients ignore those they do not know.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
+from typing_extensions import Self
+
+from controller.model import FailedSuspends
 
 if TYPE_CHECKING:
     from controller.journal import JobRow, Slice
@@ -25,7 +28,6 @@ def _names(gpus: object) -> object:
 
 
 GpuNames = Annotated[list[str], BeforeValidator(_names)]
-_M = TypeVar("_M", bound="Message")
 
 
 class Message(BaseModel):
@@ -34,7 +36,7 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     @classmethod
-    def of(cls: type[_M], *records: Any, **more: Any) -> _M:
+    def of(cls, *records: Any, **more: Any) -> Self:
         """What dataclasses have in fields of the same names (the last one that has it), and `more`."""
         known = {field.name: getattr(of, field.name) for of in records for field in fields(of)}
         return cls.model_validate(known | more)
@@ -66,18 +68,6 @@ class NodeMessage(Message):
     gpus: list[GpuMessage] = []
 
 
-class FailedSuspendsMessage(Message):
-    """Suspends of a job that failed since it last left its GPUs."""
-
-    tries: int
-    since: float
-    """The first of them."""
-    why: str
-    """What the last one failed with."""
-    way_out: str = "keep"
-    """What becomes of the job when it is to leave its GPUs the next time: `keep`, `requeue` or `cancel`."""
-
-
 class _Job(Message):
     """What all answers say of a job."""
 
@@ -95,7 +85,7 @@ class _Job(Message):
     step_seconds: float | None = None
     shares_with: list[int] = []
     """Jobs on the same GPUs at the same time; empty when it is over."""
-    failed_suspends: FailedSuspendsMessage | None = None
+    failed_suspends: FailedSuspends | None = None
     """Absent when it can be suspended, as far as known."""
     reason: str = ""
 

@@ -50,8 +50,7 @@ def run_show(args: argparse.Namespace) -> int:
     path = settings_path(args.config)
     settings = client_settings(args.config)
     if args.json:
-        json.dump(settings.model_dump(mode="json"), sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print(json.dumps(settings.model_dump(mode="json"), indent=2))
     else:
         source = str(path) if path.exists() else f"the defaults (there is no settings file {path})"
         sys.stdout.write(show(settings, source))

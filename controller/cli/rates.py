@@ -94,8 +94,7 @@ def run_list(args: argparse.Namespace) -> int:
 
         measured_first = _measured(args)
         measured_first.declare(declared)
-        tables.append(estimated(measured_first.table, args.models))
-        tables.append(replaced(measured_first.table, args.models))
+        tables += [made(measured_first.table, args.models) for made in (estimated, replaced)]
     rows = rates_in_order(*tables, models=args.models)
     common.print_rows([rate_row(*row, now) for row in rows], COLUMNS, args)
     return 0

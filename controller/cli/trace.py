@@ -64,11 +64,10 @@ def run(args: argparse.Namespace) -> int:
         raise GandivaError("--endtime is before --starttime")
     command = [args.sacct, "--allusers", "--allocations", "--parsable2"]
     command += [f"--delimiter={_BETWEEN}", f"--format={FIELDS},Constraints,AdminComment"]
-    for option, at in (("starttime", begin), ("endtime", end)):
-        # Slurm's commands run in UTC here; what its user writes is local time.
-        command.append(f"--{option}={time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(at))}")
-    if args.partition:
-        command.append(f"--partition={args.partition}")
+    # Slurm's commands run in UTC here; what its user writes is local time.
+    utc = [time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) for at in (begin, end)]
+    command += [f"--starttime={utc[0]}", f"--endtime={utc[1]}"]
+    command += [f"--partition={args.partition}"] if args.partition else []
     # A line with fewer values goes on with a comment.
     between = FIELDS.count(",") + 2
     lines = (line.split(_BETWEEN, between) for line in run_command(command, 600).split("\n"))

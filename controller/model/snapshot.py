@@ -83,15 +83,11 @@ class Snapshot:
     def kept(self, before: Snapshot | None = None) -> Snapshot:
         """One that stays as it is, whatever the loop learns later. `before`: the snapshot before, kept: what
         no job changed is not copied again."""
-
-        def copies(*names: str) -> dict[str, Any]:
-            return {name: dict(getattr(self, name)) for name in names}
-
-        kept = copies("nodes", "solutions", "rates", "job_rates", "costs")
-        if before is None or self.changed.everything or self.changed.jobs:
-            kept |= copies("jobs", "usage", "profiles")
-        else:
-            kept |= {"jobs": before.jobs, "usage": before.usage, "profiles": before.profiles}
+        kept: dict[str, Any] = {}
+        of_jobs = ("jobs", "usage", "profiles")
+        anew = before is None or self.changed.everything or self.changed.jobs
+        for name in ("nodes", "solutions", "rates", "job_rates", "costs", *of_jobs):
+            kept[name] = dict(getattr(self, name)) if anew or name not in of_jobs else getattr(before, name)
         return replace(self, **kept)
 
     def usage_of(self, job_id: JobId) -> Usage:

@@ -4,7 +4,8 @@
 import re
 from collections.abc import Sequence
 
-from controller.api.messages import EventMessage, FailedSuspendsMessage, JobMessage, LiveJobMessage
+from controller.api.messages import EventMessage, JobMessage, LiveJobMessage
+from controller.model import FailedSuspends
 from controller.reports import units
 from controller.reports.slurm_job import SlurmJob
 from controller.slurm.port import JOB_REASONS, LIMIT_REASONS
@@ -60,7 +61,7 @@ def _about_reason(reason: str) -> str:
     return ""
 
 
-def cannot_be_suspended(failed: FailedSuspendsMessage) -> str:
+def cannot_be_suspended(failed: FailedSuspends) -> str:
     """Since when, why, and what follows, as text."""
     follows = {"requeue": "it is requeued next", "cancel": "it is cancelled next"}.get(failed.way_out)
     tried = f"since {units.moment(failed.since)}, {units.several(failed.tries, 'attempt')}"

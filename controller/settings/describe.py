@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin
 
-import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -115,15 +114,15 @@ def type_text(hint: Any, field: FieldInfo | None = None) -> str:
 
 
 def _limited(words: str, metadata: list[Any]) -> str:
-    low = next((m.ge for m in metadata if isinstance(m, annotated_types.Ge)), None)
-    high = next((m.le for m in metadata if isinstance(m, annotated_types.Le)), None)
-    above = next((m.gt for m in metadata if isinstance(m, annotated_types.Gt)), None)
-    if above is not None:
-        return f"{words} above {above:g}" + (f", at most {high:g}" if high is not None else "")
+    kinds = ("ge", "gt", "le")
+    limits = {kind: getattr(m, kind) for m in metadata for kind in kinds if hasattr(m, kind)}
+    low, above, high = map(limits.get, kinds)
     if low is not None and high is not None:
         return f"{words} from {low:g} to {high:g}"
     if low is not None:
         return f"{words}, at least {low:g}"
+    if above is not None:
+        words += f" above {above:g}"
     return words if high is None else f"{words}, at most {high:g}"
 
 

@@ -28,8 +28,6 @@ from controller.slurm.simulated_job import PARTITION
 from controller.slurm_config.description import MAX_FILE_BYTES, DescriptionError, Model, parse
 
 _WORDS = {"missing": "missing, and there is no default", "extra_forbidden": "no such key"}
-
-
 Partition = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,18 +68,10 @@ def parse_cluster(text: str, gpus_per_node: int) -> ClusterSpec:
             raise GandivaError(f"--cluster {text}: no GPUs at all")
         return ClusterSpec(tuple(nodes))
     path = Path(text)
-    if path.suffix != ".toml" and not _is_file(path):
+    if path.suffix != ".toml" and (not os.access(path, os.F_OK) or path.is_dir()):
         raise GandivaError(
             f"--cluster {text}: neither entries such as v100:36,k80:12 (type, number of GPUs) nor a TOML file"
         )
     from controller.simulation.cluster_file import read_nodes
 
     return ClusterSpec(tuple(read_nodes(path)))
-
-
-def _is_file(path: Path) -> bool:
-    """(A pipe is as good as one.)"""
-    try:
-        return path.exists() and not path.is_dir()
-    except (OSError, ValueError):  # no name that a file could have
-        return False

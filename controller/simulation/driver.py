@@ -175,7 +175,6 @@ class Simulation:
             ),
             publish=publish,
         )
-
         controller.observer.measured.rates.declare(self.rates)
 
         def on_end(job: SimulatedJob) -> None:
@@ -249,7 +248,6 @@ def share_tree(shares: Mapping[str, float]) -> tuple[Share, ...]:
 
 def patient(settings: Settings) -> Settings:
     """The settings, with deadlines that the simulated Slurm keeps however long it takes to start a job."""
-    suspend = settings.suspend
-    deadline_seconds = max(suspend.start_deadline_seconds, 2 * settings.simulation.start_seconds)
-    patient_suspend = suspend.model_copy(update={"start_deadline_seconds": deadline_seconds})
-    return settings.model_copy(update={"suspend": patient_suspend})
+    seconds = max(settings.suspend.start_deadline_seconds, 2 * settings.simulation.start_seconds)
+    suspend = settings.suspend.model_copy(update={"start_deadline_seconds": seconds})
+    return settings.model_copy(update={"suspend": suspend})

@@ -81,11 +81,8 @@ def assumptions(outcomes: Sequence[Outcome]) -> list[str]:
     return ["", "Assumed:", *[f"  {o.label:<{width}}  {_assumed(o.settings)}" for o in outcomes]]
 
 
-_WITHOUT_PREEMPTION = ("fifo", "fifo-skip")
-
-
 def _assumed(settings: Settings) -> str:
-    if settings.policy.name in _WITHOUT_PREEMPTION:
+    if settings.policy.name in ("fifo", "fifo-skip"):
         return "no preemption"
     costs, method = settings.simulation, settings.requests.suspend
     if method is not SuspendMethod.REQUEUE:

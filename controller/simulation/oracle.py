@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,26 +21,32 @@ _BATCH = re.compile(r"\(batch size (\d{1,9})\)")
 def read_declared(
     path: Path, *, types: Mapping[str, str], gpus_per_node: int = 8, batch_sizes: bool = False
 ) -> dict[str, dict[Configuration, Rate]]:
-    """The rates of a file, by model, all as declared. The arguments are those of `declared`.
+    """The rates of a file, by model, all as declared.
+
+    Args:
+        types: the site's GPU type for each type of the file; one that is not in it keeps its name.
+        gpus_per_node: of a table: a gang is on as few nodes as its size allows. What the table has of
+            scattered gangs holds for any larger number of nodes.
+        batch_sizes: of a table: a name such as `LM (batch size 10)` says how many samples a mini-batch has,
+            and rates are in samples. Else they are in mini-batches per second, as in the table.
 
     Raises GandivaError: it is neither a file of rates nor a table of throughputs, or has no rate; `types`
     has a type that is not in it, or makes two of its types one.
     """
-    table: dict[str, dict[Configuration, Rate]] = {}
+    said: Iterable[tuple[str, Configuration, Rate]]
     if _is_ours(path):
         ours = read_rates(path)
-        _check_types(path, types, {where.gpu_type for known in ours.values() for where in known})
-        for model, known in ours.items():
-            for where, rate in known.items():
-                here = replace(where, gpu_type=types.get(where.gpu_type, where.gpu_type))
-                table.setdefault(model, {})[here] = replace(rate, provenance=Provenance.DECLARED)
+        said = [(model, where, rate) for model, known in ours.items() for where, rate in known.items()]
+        names = {where.gpu_type for _, where, _ in said}
     else:
         theirs = read_throughputs(path)
         names = {key[0].removesuffix(_SPREAD) for key in theirs.alone.keys() | theirs.shared.keys()}
-        _check_types(path, types, names)
-        said = declared(theirs, types=types, gpus_per_node=gpus_per_node, batch_sizes=batch_sizes)
-        for model, where, rate in said:
-            table.setdefault(model, {})[where] = rate
+        said = _of_table(theirs, gpus_per_node=gpus_per_node, batch_sizes=batch_sizes)
+    _check_types(path, types, names)
+    table: dict[str, dict[Configuration, Rate]] = {}
+    for model, where, rate in said:
+        here = replace(where, gpu_type=types.get(where.gpu_type, where.gpu_type))
+        table.setdefault(model, {})[here] = replace(rate, provenance=Provenance.DECLARED)
     if not table:
         raise GandivaError(f"{path} has no rates")
     return table
@@ -66,19 +72,10 @@ def _is_ours(path: Path) -> bool:
         return False  # said by who reads it
 
 
-def declared(
-    throughputs: Throughputs, *, types: Mapping[str, str], gpus_per_node: int = 8, batch_sizes: bool = False
+def _of_table(
+    throughputs: Throughputs, *, gpus_per_node: int, batch_sizes: bool
 ) -> Iterator[tuple[str, Configuration, Rate]]:
-    """The rates of a table; those of 0 are left out.
-
-    Args:
-        types: the site's GPU type for each type of the table; a type of the table that is not in it keeps its
-            name.
-        gpus_per_node: a gang is on as few nodes as its size allows. What the table has of scattered gangs
-            holds for any larger number of nodes.
-        batch_sizes: a name such as `LM (batch size 10)` says how many samples a mini-batch has, and rates are
-            in samples. Else they are in mini-batches per second, as in the table.
-    """
+    """The rates of a table; those of 0 are left out."""
     alone = (((*key, ()), rate) for key, rate in throughputs.alone.items())
     pairs = (
         ((table_type, model, gang, (model_slug(other),)), rate)
@@ -92,5 +89,4 @@ def declared(
         batch = _BATCH.search(model) if batch_sizes else None
         speed = rate * (int(batch[1]) if batch else 1)
         for number in nodes if speed > 0 else ():
-            where = Configuration(types.get(plain, plain), gang, number, beside)
-            yield model_slug(model), where, Rate(speed, provenance=Provenance.DECLARED)
+            yield model_slug(model), Configuration(plain, gang, number, beside), Rate(speed)

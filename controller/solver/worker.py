@@ -23,8 +23,6 @@ LATE_SECONDS = 60
 """So long after the deadline of a problem the process ends by itself: its controller is not there."""
 NICENESS = 5
 """Deciding goes first where the host has few cores."""
-
-
 MEMORY_FRACTION = 0.5
 """Of the host's memory it may address so much."""
 OOM_SCORE = 500

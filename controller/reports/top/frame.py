@@ -27,8 +27,6 @@ from controller.reports.top.view import DIM, RANK, WARNING, Context, Order, Page
 STALE_SECONDS = 15.0
 MAX_PROBLEMS = 3
 _MIN_BODY_ROWS = 3
-
-
 HELP = f"""\
 Keys
 

@@ -4,6 +4,7 @@
 import csv
 import gzip
 import io
+import itertools
 import math
 import re
 import zlib
@@ -160,9 +161,7 @@ def _shown(text: str) -> str:
 
 
 def _lines(path: Path, file: IO[str]) -> Iterator[str]:
-    number = 0
-    while True:
-        number += 1
+    for number in itertools.count(1):
         try:
             line = file.readline(MAX_LINE_CHARACTERS + 1)
         except UNREADABLE as error:
