@@ -41,8 +41,12 @@ class JournalSource:
 
 def account(jobs: Sequence[JobMessage]) -> Mapping[int, Accounting]:
     """What sacct says of these jobs. Raises CommandFailed."""
-    said = ask_sacct([job.job_id for job in jobs])
-    found = {job.job_id: own for job in jobs if (own := _of(job, said.get(job.job_id))) is not None}
+    found = dict(ask_sacct([job.job_id for job in jobs]))
+    for job in jobs:
+        known = found.get(job.job_id)
+        # A slurmctld that is killed gives the numbers of its last seconds out again: this is a later job.
+        if known and known.submit_time and job.end_time and known.submit_time > job.end_time:
+            del found[job.job_id]
     # Of these the controller did not see the end.
     unseen = [job.job_id for job in jobs if Row(job, 0.0, found.get(job.job_id)).end_is_slurms]
     for job_id, end in last_ends(unseen).items() if unseen else ():
@@ -53,21 +57,13 @@ def account(jobs: Sequence[JobMessage]) -> Mapping[int, Accounting]:
 
 def join(jobs: JobsMessage, accounting: Mapping[int, Accounting]) -> list[Row]:
     """Each job with its accounting; the tasks of an array together, by their indices."""
-    rows = [Row(job, jobs.time, _of(job, accounting.get(job.job_id))) for job in jobs.jobs]
+    rows = [Row(job, jobs.time, accounting.get(job.job_id)) for job in jobs.jobs]
     return sorted(rows, key=_place)
-
-
-def _of(job: JobMessage, found: Accounting | None) -> Accounting | None:
-    """What was found under the job's number, unless that is a later job: a slurmctld that is killed gives the
-    numbers of its last seconds out again."""
-    if found is None or found.submit_time is None or job.end_time is None:
-        return found
-    return found if found.submit_time <= job.end_time else None
 
 
 def _place(row: Row) -> tuple[int, int, int]:
     """Array, task, job id: the ids of tasks are in no order, and the last one has that of the array."""
-    raw = int(row.job.job_id)
+    raw = row.job.job_id
     # `12_3`; also `12_[4-9]`, tasks that are still one record: after those that have started.
     match = _TASK.fullmatch(row.job_id)
     if match is None:
@@ -103,10 +99,9 @@ def unsuspendable(rows: Sequence[Row]) -> Iterator[str]:
     """Warnings of jobs that keep their GPUs because they cannot be suspended."""
     kept = [(row, row.job.failed_suspends) for row in rows if row.job.failed_suspends is not None]
     for row, failed in kept[:MAX_WARNINGS]:
-        where = gpu_list(row.job.last_gpus)
         yield clean(
-            f"warning: job {row.job_id} ({row.job.user}) on {where} {cannot_be_suspended(failed)}; "
-            f"gandiva explain {row.job_id} says what its user can do"
+            f"warning: job {row.job_id} ({row.job.user}) on {gpu_list(row.job.last_gpus)} "
+            f"{cannot_be_suspended(failed)}; gandiva explain {row.job_id} says what its user can do"
         )
     if len(kept) > MAX_WARNINGS:
         yield f"warning: and {len(kept) - MAX_WARNINGS} more that cannot be suspended"

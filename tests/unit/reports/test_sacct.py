@@ -65,6 +65,14 @@ def test_the_end_of_a_job_that_ended_suspended_is_that_of_its_own_steps(fake: Pa
     assert (row.state, row.end_time) == ("CANCELLED by 7", at["10:05:24"])
 
 
+def test_a_later_job_with_the_same_number_is_not_this_one(fake: Path) -> None:
+    """A slurmctld that is killed gives the numbers of its last seconds out again."""
+    install(fake, "echo '1|1|COMPLETED|0:0|2024-05-17T10:00:00|2024-05-17T09:00:00'")
+    submitted = datetime(2024, 5, 17, 9, tzinfo=timezone.utc).timestamp()
+    lost, known = (job(job_id=1, state="UNKNOWN", end_time=submitted + more) for more in (-1, 1))
+    assert account([lost]) == {} and list(account([known])) == [1]
+
+
 def test_what_is_asked(fake: Path) -> None:
     install(fake, f'echo "$*" > {fake}/asked')
     ask_sacct([1, 2])

@@ -219,14 +219,6 @@ def test_an_exit_code_that_accounting_has_before_the_end_is_none() -> None:
     assert (row.state, row.exit_code) == ("UNKNOWN", "")
 
 
-def test_a_later_job_with_the_same_number_is_not_this_one() -> None:
-    """A slurmctld that is killed gives the numbers of its last seconds out again."""
-    lost = job(state="UNKNOWN", end_time=NOW - 800)
-    accounting = Accounting("1", "COMPLETED", "0:0", NOW - 100, submit_time=NOW - 799)
-    (row,) = join(JobsMessage(time=NOW, jobs=[lost]), {1: accounting})
-    assert (row.state, row.exit_code, row.accounting) == ("UNKNOWN", "", None)
-
-
 def test_a_requeued_job_is_the_same_one_with_a_later_submit_time() -> None:
     accounting = Accounting("1", "COMPLETED", "0:0", NOW - 100, submit_time=NOW - 500)
     for end_time in (None, NOW - 100):
