@@ -91,16 +91,16 @@ def add_parser(subparsers: Subparsers) -> None:
 @seldom_collected()
 def run(args: argparse.Namespace) -> int:
     from controller.simulation.cluster_spec import parse_cluster
-    from controller.simulation.configure import Entry, compared, configure
+    from controller.simulation.configure import compared, configure
     from controller.simulation.driver import Simulation
     from controller.simulation.ground_truth import Throughputs, read_throughputs
     from controller.simulation.oracle import read_declared
     from controller.simulation.traces import LeftOut, in_words, read_trace
 
-    entries = [Entry(args.policy)] if args.compare is None else compared(args.compare)
+    entries = {args.policy: (args.policy, [])} if args.compare is None else compared(args.compare)
     chosen = {
-        entry: configure(args.settings, entry.policy, [*args.changes, *entry.changes], own_suspend=True)
-        for entry in entries
+        label: configure(args.settings, policy, [*args.changes, *changes], own_suspend=True)
+        for label, (policy, changes) in entries.items()
     }
     notes = dict.fromkeys(said for settings in chosen.values() for said in settings.policy.deprecated)
     for each in notes:
@@ -120,8 +120,8 @@ def run(args: argparse.Namespace) -> int:
     if words := in_words(left_out):
         say(f"{args.trace}: {len(jobs)} jobs are read; left out: {words}")
     simulations = []
-    for entry, settings in chosen.items():
-        label = entry.label or settings.policy.name
+    for named, settings in chosen.items():
+        label = named or settings.policy.name
         show, see = _progress(label), _snapshots(args, settings, label, inputs)
         simulation = Simulation(
             args.trace,

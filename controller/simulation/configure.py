@@ -3,7 +3,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,35 +18,25 @@ _PART = re.compile(r"""(?:[^,\[{"']|\[[^]]*\]|\{[^}]*\}|"[^"]*"|'[^']*'|[\[{"'])
 _CHANGED = re.compile(r"([^=]*):([^:=]*=.*)", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One of the simulations that are compared."""
-
-    policy: str | None
-    """None: that of the settings."""
-    changes: tuple[str, ...] = ()
-
-    @property
-    def label(self) -> str | None:
-        return f"{self.policy}:{','.join(self.changes)}" if self.changes else self.policy
-
-
-def compared(text: str) -> list[Entry]:
-    """`NAME,NAME:key=value,key=value,NAME`. Raises SettingsError."""
-    entries: list[Entry] = []
+def compared(text: str) -> dict[str, tuple[str, list[str]]]:
+    """Of `NAME,NAME:key=value,key=value,NAME` policy and changes of each, by label. Raises SettingsError."""
+    entries: list[tuple[str, list[str]]] = []
     for part in _PART.findall(text) or [""]:
         if named := _CHANGED.fullmatch(part):
-            entries.append(Entry(named[1].strip(), (named[2].strip(),)))
+            entries.append((named[1].strip(), [named[2].strip()]))
         elif "=" not in part:
-            entries.append(Entry(part.strip()))
-        elif entries and entries[-1].changes:
-            entries[-1] = Entry(entries[-1].policy, (*entries[-1].changes, part.strip()))
+            entries.append((part.strip(), []))
+        elif entries and entries[-1][1]:
+            entries[-1][1].append(part.strip())
         else:
             raise SettingsError(f"--compare {text}: {part} belongs to no policy: write NAME:{part}")
-    for number, entry in enumerate(entries):
-        if entry in entries[:number]:
-            raise SettingsError(f"--compare {text}: {entry.label} is there twice: give one other settings")
-    return entries
+    labelled: dict[str, tuple[str, list[str]]] = {}
+    for policy, changes in entries:
+        label = f"{policy}:{','.join(changes)}" if changes else policy
+        if label in labelled:
+            raise SettingsError(f"--compare {text}: {label} is there twice: give one other settings")
+        labelled[label] = policy, changes
+    return labelled
 
 
 def configure(
