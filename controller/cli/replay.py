@@ -6,13 +6,9 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from controller.cli.common import Subparsers, add_options, job_number, new_parser
 from controller.errors import GandivaError
-
-if TYPE_CHECKING:
-    from controller.simulation.replay import Verdict
 
 _ABOUT = """\
 Makes a recorded decision of the controller again, from the snapshot and the policy's memory in the file
@@ -53,12 +49,12 @@ def run(args: argparse.Namespace) -> int:
     elif not args.own_parts and (own := own_parts(recorded.policy)):
         raise GandivaError(f"{args.file}: {own[0]} decided too; --own-parts runs that code of the site's own")
     _, verdicts = replay(recorded)
-    shown = [v for v in verdicts if args.job is None or v.job.id in args.job]
-    if missing := sorted(set(args.job or ()) - {v.job.id for v in verdicts}):
+    shown = [v for v in verdicts if args.job is None or v["job_id"] in args.job]
+    if missing := sorted(set(args.job or ()) - {v["job_id"] for v in verdicts}):
         raise GandivaError(f"{args.file}: there is no job {missing[0]} in it")
     if args.json:
         for verdict in shown:
-            print(json.dumps(_as_json(verdict)))
+            print(json.dumps(verdict))
         return 0
     snapshot = recorded.snapshot
     gpus = sum(len(node.gpus) for node in snapshot.nodes.values())
@@ -66,34 +62,19 @@ def run(args: argparse.Namespace) -> int:
         f"Policy {recorded.policy.name} at {snapshot.time:.3f} s: {len(verdicts)} jobs, {gpus} GPUs on "
         f"{len(snapshot.nodes)} nodes"
     )
-    counts = sorted(Counter(v.decision for v in verdicts).items())
+    counts = sorted(Counter(v["decision"] for v in verdicts).items())
     print("  " + ", ".join(f"{count} {words}" for words, count in counts) + "\n")
-    width = max([len(v.decision) for v in shown], default=0)
+    width = max([len(v["decision"]) for v in shown], default=0)
     for verdict in shown:
-        where = " on " + _gpus(verdict) if verdict.gpus else ""
-        mark = "" if verdict.as_recorded else "   (recorded otherwise)"
-        why = f": {verdict.reason}" if verdict.reason else ""
-        size = f"{verdict.job.gpus} GPU{'s' if verdict.job.gpus > 1 else ''}"
-        print(f"  job {verdict.job.id} ({size}) {verdict.decision:<{width}}{where}{why}{mark}")
+        gpus, reason = verdict["on"], verdict["reason"]
+        where = " on " + ",".join(gpus[:8]) + "…" * (len(gpus) > 8) if gpus else ""
+        mark = "" if verdict["as_recorded"] else "   (recorded otherwise)"
+        why = f": {reason}" if reason else ""
+        size = f"{verdict['gpus']} GPU{'s' if verdict['gpus'] > 1 else ''}"
+        print(f"  job {verdict['job_id']} ({size}) {verdict['decision']:<{width}}{where}{why}{mark}")
     if args.policy is None:
-        others = [v.job.id for v in verdicts if not v.as_recorded]
+        others = [v["job_id"] for v in verdicts if not v["as_recorded"]]
         named = ", ".join(map(str, others[:10]))
         unlike = f"{len(others)} jobs are decided otherwise than recorded: {named}"
         print("\n" + (unlike if others else "The same decision as recorded."))
     return 0
-
-
-def _gpus(verdict: "Verdict") -> str:
-    names = [str(gpu) for gpu in sorted(verdict.gpus)]
-    return ",".join(names[:8]) + ("…" if len(names) > 8 else "")
-
-
-def _as_json(verdict: "Verdict") -> dict[str, object]:
-    return {
-        "job_id": verdict.job.id,
-        "gpus": verdict.job.gpus,
-        "decision": verdict.decision,
-        "on": [str(gpu) for gpu in sorted(verdict.gpus)],
-        "reason": verdict.reason,
-        "as_recorded": verdict.as_recorded,
-    }

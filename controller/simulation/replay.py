@@ -2,33 +2,34 @@
 """Making a recorded decision again, and saying what it means for each job."""
 
 from dataclasses import replace
+from typing import Any
 
-from controller.model import ALL_CHANGED, GpuSet, Job, Phase, Plan, Target, value
+from controller.model import ALL_CHANGED, Job, Phase, Plan, Target
 from controller.policies.assemble import make_policy
 from controller.policies.site import is_site_part
 from controller.settings.policies import PolicySettings
 from controller.simulation.snapshot_file import RecordedDecision
 
 
-@value
-class Verdict:
-    job: Job
-    decision: str
-    """starts, resumes, goes on, stops, moves, waits, is left alone"""
-    gpus: GpuSet
-    reason: str
-    as_recorded: bool
-
-
-def replay(recorded: RecordedDecision) -> tuple[Plan, list[Verdict]]:
-    """The plan, made again from nothing but the record, and each job's part in it. Raises SettingsError."""
+def replay(recorded: RecordedDecision) -> tuple[Plan, list[dict[str, Any]]]:
+    """The plan, made again from nothing but the record, and each job's part in it as JSON has it. Its decision: starts,
+    resumes, goes on, stops, moves, waits, is left alone. Raises SettingsError."""
     snapshot = replace(recorded.snapshot, changed=ALL_CHANGED)
     plan = make_policy(recorded.policy, others=None).plan(snapshot, recorded.memory)
-    verdicts = []
+    verdicts: list[dict[str, Any]] = []
     for job in sorted(snapshot.jobs.values(), key=lambda j: (j.submit_time, j.id)):
         now, then = _differing(job, plan), _differing(job, recorded.plan)
         gpus = job.placement.gpus if now is None else now.placement.gpus
-        verdicts.append(Verdict(job, _decision(job, now), gpus, plan.reasons.get(job.id, ""), now == then))
+        verdicts.append(
+            {
+                "job_id": job.id,
+                "gpus": job.gpus,
+                "decision": _decision(job, now),
+                "on": [str(gpu) for gpu in sorted(gpus)],
+                "reason": plan.reasons.get(job.id, ""),
+                "as_recorded": now == then,
+            }
+        )
     return plan, verdicts
 
 

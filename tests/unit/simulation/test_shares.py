@@ -99,7 +99,7 @@ def test_a_recorded_decision_has_the_shares_and_is_made_again(tmp_path: Path) ->
         file.write_bytes(content)
         recorded = read_decision(file)
         assert recorded.policy.fair_share and len(recorded.snapshot.shares) == 3
-        assert all(verdict.as_recorded for verdict in replay(recorded)[1])
+        assert all(verdict["as_recorded"] for verdict in replay(recorded)[1])
 
 
 def test_the_tree_of_the_settings() -> None:
