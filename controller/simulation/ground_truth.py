@@ -63,11 +63,8 @@ class Throughputs:
 
     def rate(self, gpu_type: str, model: str, gang: int, *, spread: bool = False) -> float | None:
         """Steps per second of the whole gang; None: the table does not say."""
-        if spread:
-            scattered = self.alone.get((f"{gpu_type}_unconsolidated", model, gang))
-            if scattered is not None:
-                return scattered
-        return self.alone.get((gpu_type, model, gang))
+        dense = self.alone.get((gpu_type, model, gang))
+        return self.alone.get((f"{gpu_type}_unconsolidated", model, gang), dense) if spread else dense
 
 
 def read_throughputs(path: Path) -> Throughputs:
@@ -89,17 +86,19 @@ def read_throughputs(path: Path) -> Throughputs:
         for name, rates in jobs.items():
             model, gang = _job(path, name)
             for other, value in rates.items():
+                at = f"{path}: {gpu_type}: {name}: {other}"
                 key = (model, gang) if other == "null" else (model, gang, *_job(path, other))
                 if (gpu_type, *key) in (alone if other == "null" else shared):
-                    raise GandivaError(f"{path}: {gpu_type}: {name}: {other}: is there twice")
+                    raise GandivaError(f"{at}: is there twice")
                 if other == "null" and isinstance(value, float):
                     alone[gpu_type, model, gang] = value
                 elif other != "null" and isinstance(value, tuple):
                     other_model, other_gang = _job(path, other)
                     shared[gpu_type, model, gang, other_model, other_gang] = value[0]
                 else:
-                    wanted = "one rate is" if other == "null" else "two rates are"
-                    raise GandivaError(f"{path}: {gpu_type}: {name}: {other}: {wanted} wanted")
+                    raise GandivaError(
+                        f"{at}: {'one rate is' if other == 'null' else 'two rates are'} wanted"
+                    )
     return Throughputs(alone, shared)
 
 

@@ -3,13 +3,14 @@
 
 import csv
 from collections.abc import Sequence
+from dataclasses import fields
 from statistics import fmean, median
 from typing import TextIO
 
 from controller.model import SuspendMethod
 from controller.model.clock import shown_seconds
 from controller.settings.schema import Settings
-from controller.simulation.outcome import Outcome
+from controller.simulation.outcome import JobOutcome, Outcome
 
 
 def percentile(ordered: Sequence[float], fraction: float) -> float:
@@ -52,27 +53,16 @@ def summary(outcome: Outcome) -> dict[str, str | int | float]:
     }
 
 
-_JOB_NUMBERS = (
-    "submit_seconds",
-    "start_seconds",
-    "end_seconds",
-    "jct_seconds",
-    "queueing_seconds",
-    "run_seconds",
-    "preemptions",
-    "migrations",
-)
-
-
 def write_jobs(outcomes: Sequence[Outcome], file: TextIO, *, labelled: bool) -> None:
     """One line per job, as CSV. `labelled`: with a column that says of which simulation."""
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow((*(("policy",) if labelled else ()), "job_id", "gpus", *_JOB_NUMBERS))
+    _, gpus, *numbers = (field.name for field in fields(JobOutcome))
+    writer.writerow((*(("policy",) if labelled else ()), "job_id", gpus, *numbers))
     for outcome in outcomes:
         label = (outcome.label,) if labelled else ()
         for job in outcome.jobs:
-            numbers = (f"{getattr(job, name):.3f}".rstrip("0").rstrip(".") for name in _JOB_NUMBERS)
-            writer.writerow((*label, job.id, job.gpus, *numbers))
+            shown = (f"{getattr(job, name):.3f}".rstrip("0").rstrip(".") for name in numbers)
+            writer.writerow((*label, job.id, job.gpus, *shown))
 
 
 def assumptions(outcomes: Sequence[Outcome]) -> list[str]:

@@ -41,7 +41,7 @@ def read_declared(
     else:
         theirs = read_throughputs(path)
         names = {key[0].removesuffix(_SPREAD) for key in theirs.alone.keys() | theirs.shared.keys()}
-        said = _of_table(theirs, gpus_per_node=gpus_per_node, batch_sizes=batch_sizes)
+        said = declared(theirs, gpus_per_node=gpus_per_node, batch_sizes=batch_sizes)
     _check_types(path, types, names)
     table: dict[str, dict[Configuration, Rate]] = {}
     for model, where, rate in said:
@@ -72,10 +72,10 @@ def _is_ours(path: Path) -> bool:
         return False  # said by who reads it
 
 
-def _of_table(
-    throughputs: Throughputs, *, gpus_per_node: int, batch_sizes: bool
+def declared(
+    throughputs: Throughputs, *, gpus_per_node: int = 8, batch_sizes: bool = False
 ) -> Iterator[tuple[str, Configuration, Rate]]:
-    """The rates of a table; those of 0 are left out."""
+    """The rates of a table; those of 0 are left out. The arguments are those of `read_declared`."""
     alone = (((*key, ()), rate) for key, rate in throughputs.alone.items())
     pairs = (
         ((table_type, model, gang, (model_slug(other),)), rate)
@@ -89,4 +89,5 @@ def _of_table(
         batch = _BATCH.search(model) if batch_sizes else None
         speed = rate * (int(batch[1]) if batch else 1)
         for number in nodes if speed > 0 else ():
-            yield model_slug(model), Configuration(plain, gang, number, beside), Rate(speed)
+            where = Configuration(plain, gang, number, beside)
+            yield model_slug(model), where, Rate(speed, provenance=Provenance.DECLARED)

@@ -21,24 +21,18 @@ _PREEMPTIONS = """
 
 @value
 class JobOutcome:
-    """What became of one job of the trace. Times in seconds, those of the trace."""
+    """What became of one job, in the order of --jobs-out. Times in seconds, those of the trace."""
 
     id: str
     gpus: int
     submit_seconds: float
     start_seconds: float
     end_seconds: float
+    jct_seconds: float
+    queueing_seconds: float
     run_seconds: float
     preemptions: int
     migrations: int
-
-    @property
-    def jct_seconds(self) -> float:
-        return self.end_seconds - self.submit_seconds
-
-    @property
-    def queueing_seconds(self) -> float:
-        return self.start_seconds - self.submit_seconds
 
 
 @value
@@ -73,6 +67,8 @@ def job_outcomes(
             submit_seconds=job.submit_seconds,
             start_seconds=slices[job_id][0].start,
             end_seconds=ends[job_id],
+            jct_seconds=ends[job_id] - job.submit_seconds,
+            queueing_seconds=slices[job_id][0].start - job.submit_seconds,
             run_seconds=sum(map(_seconds, slices[job_id])),
             preemptions=preemptions[job_id],
             migrations=sum(before.gpus != after.gpus for before, after in pairwise(slices[job_id])),

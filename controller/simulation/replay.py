@@ -12,8 +12,8 @@ from controller.simulation.snapshot_file import RecordedDecision
 
 
 def replay(recorded: RecordedDecision) -> tuple[Plan, list[dict[str, Any]]]:
-    """The plan, made again from nothing but the record, and each job's part in it as JSON has it. Its decision: starts,
-    resumes, goes on, stops, moves, waits, is left alone. Raises SettingsError."""
+    """The plan, made again from nothing but the record, and each job's part in it as JSON has it. What is
+    decided: starts, resumes, goes on, stops, moves, waits, is left alone. Raises SettingsError."""
     snapshot = replace(recorded.snapshot, changed=ALL_CHANGED)
     plan = make_policy(recorded.policy, others=None).plan(snapshot, recorded.memory)
     verdicts: list[dict[str, Any]] = []

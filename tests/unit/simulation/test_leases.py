@@ -48,7 +48,7 @@ def simulate(
     progress = f'{IDEAL}progress = "./leases.py:{leases}"\n'
     settings = parse_settings(f"{progress}measure_rates = false\n[policy]\n{policy}\n", "s.toml")
     rates: dict[str, dict[Configuration, Rate]] = {}
-    for model, where, rate in declared(table, types={}):
+    for model, where, rate in declared(table):
         rates.setdefault(model, {})[where] = rate
     return Simulation(Path("t"), jobs, parse_cluster(cluster, 4), settings, table, rates=rates).run()
 

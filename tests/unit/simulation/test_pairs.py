@@ -24,7 +24,7 @@ from tests.unit.draws import some
 from tests.unit.simulation.test_moves import TRUTH, job
 
 RATES: dict[str, dict[Configuration, Rate]] = {}
-for name, where, rate in declared(TRUTH, types={}):
+for name, where, rate in declared(TRUTH):
     RATES.setdefault(name, {})[where] = rate
 
 
