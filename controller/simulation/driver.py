@@ -149,11 +149,10 @@ class Simulation:
             tree=share_tree(costs.shares),
             clock=clock.now,
         )
-        node_costs = NodeCosts(costs.step_seconds, costs.suspend_seconds, costs.resume_seconds)
         reads_rates = self.policy is not None or self.settings.policy.reads_rates
         nodes = SimulatedNodes(
             cluster,
-            node_costs,
+            NodeCosts(costs.step_seconds, costs.suspend_seconds, costs.resume_seconds),
             deltas=True,
             progress=reads_rates and costs.measure_rates,
             tells_steps=costs.measure_rates,

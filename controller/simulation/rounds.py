@@ -51,12 +51,9 @@ class InRounds:
                 self._last, self._earliest = number, number + self._rounds_between
         if self._missed:
             seen = [*self._missed, snapshot.changed]
-            changed = Changes(
-                frozenset().union(*(each.jobs for each in seen)),
-                frozenset().union(*(each.nodes for each in seen)),
-                frozenset().union(*(each.solutions for each in seen)),
-                everything=any(each.everything for each in seen),
-            )
+            kinds = ("jobs", "nodes", "solutions")
+            sets = {kind: frozenset().union(*(getattr(each, kind) for each in seen)) for kind in kinds}
+            changed = Changes(**sets, everything=any(each.everything for each in seen))
             snapshot = replace(snapshot, changed=changed, usage={**self._gone, **snapshot.usage})
             self._missed, self._gone = [], {}
         self.decided = True

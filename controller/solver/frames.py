@@ -31,9 +31,7 @@ def decode(problem: Problem, body: bytes) -> Solution:
     """The worker's answer: status, values, seconds and error. Raises InvalidAnswer."""
     try:
         status, values, seconds, error = marshal.loads(body)
-        status = SolutionStatus(status)
-        values = tuple(values)
-        seconds = float(seconds)
+        status, values, seconds = SolutionStatus(status), tuple(values), float(seconds)
     except (ValueError, TypeError, EOFError) as wrong:
         raise InvalidAnswer(f"not an answer: {wrong}") from None
     expected = problem.variables if status in WITH_VALUES else 0
