@@ -177,15 +177,12 @@ class Frame:
         """Why a job is where it is, or where it is to be. None: nothing is new."""
         job, parted = row.job, row.id in self._parted
         self._parted.discard(row.id)
-        if to is not None and bool(to.gpus) != bool(job.placement.gpus):
-            if to.gpus:
-                self._off_gpus.discard(row.id)
-                return self.mechanism.starts(row)
-            self._off_gpus.add(row.id)
-            return self.mechanism.stops(row)
         if to is not None and to.gpus:
             self._off_gpus.discard(row.id)
-            return self.mechanism.stays(row, to)
+            return self.mechanism.stays(row, to) if job.placement.gpus else self.mechanism.starts(row)
+        if to is not None and job.placement.gpus:
+            self._off_gpus.add(row.id)
+            return self.mechanism.stops(row)
         if row.standing is WAITING:
             self._off_gpus.add(row.id)
             return self.mechanism.waits(row)

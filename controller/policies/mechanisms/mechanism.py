@@ -16,15 +16,10 @@ class Mechanism(Room, Protocol):
     changed: Collection[JobId]
     """Jobs of which something else may be true than before this plan."""
 
-    @property
-    def problems(self) -> Mapping[str, Problem]:
-        """To be solved."""
-        return empty()
-
-    @property
-    def refused(self) -> Mapping[str, str]:
-        """Problems that could not be stated, or whose solution is of no use: why."""
-        return empty()
+    problems: Mapping[str, Problem] = empty()
+    """To be solved."""
+    refused: Mapping[str, str] = empty()
+    """Problems that could not be stated, or whose solution is of no use: why."""
 
     def reset(self, snapshot: Snapshot, common: Mapping[str, Any], rows: Mapping[JobId, Row]) -> None:
         """Begin anew. `common`: as `common()` gave it, or damaged. `rows`: all jobs, none of them yet; it

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, cast
 
-from controller.model import Changes, Job, JobId, Note, Placement, Problem, Reason, Snapshot, Usage, Why
+from controller.model import Changes, Job, JobId, Note, Placement, Reason, Snapshot, Usage, Why
 from controller.model.timers import TINY
 from controller.policies.allocations.allocation import Given, Pair
 from controller.policies.allocations.table import FractionTable
@@ -59,14 +59,6 @@ class Rounds(Mechanism):
         self._terms, self._pairs, self._settings = terms, pairs, settings
         self._kept_waiting = False
         """At the last decision jobs waited for an allocation. It may fail."""
-
-    @property
-    def problems(self) -> Mapping[str, Problem]:
-        return self._problem.problems
-
-    @property
-    def refused(self) -> Mapping[str, str]:
-        return self._problem.refused
 
     # -- memory ---------------------------------------------------------------------------------------
 
@@ -257,6 +249,7 @@ class Rounds(Mechanism):
         self._budget = draft.budget
         self._budget.spend(self._touched)
         self._allocate(snapshot)
+        self.problems, self.refused = self._problem.problems, self._problem.refused
         late = self._decide(draft)
         return late if self._pending is None else None
 
