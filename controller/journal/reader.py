@@ -77,7 +77,7 @@ class JournalReader:
         moment = clock.time() if now is None else now
         clauses = _where(which)
         statement = f"""
-            SELECT jobs.*, coalesce(run_seconds, 0), coalesce(gpu_seconds, 0), coalesce(usage.slices, 0),
+            SELECT coalesce(run_seconds, 0), coalesce(gpu_seconds, 0), coalesce(usage.slices, 0),
                 coalesce(usage.gpus, ''), slices.start, coalesce(slices.gpu_count, 0),
                 coalesce((SELECT reason FROM decisions WHERE decisions.job_id = jobs.job_id
                     ORDER BY id DESC LIMIT 1), ''),
@@ -85,7 +85,7 @@ class JournalReader:
                 (SELECT coalesce(max(gpu_count), 0) FROM slices AS s WHERE s.job_id = jobs.job_id),
                 (SELECT count(*) {_OF_JOB} AND kind IN ('pack-tried', 'pack-planned')),
                 (SELECT count(*) {_OF_JOB} AND kind LIKE '%-tried'),
-                (SELECT gain {_OF_JOB} AND gain IS NOT NULL ORDER BY id DESC LIMIT 1)
+                (SELECT gain {_OF_JOB} AND gain IS NOT NULL ORDER BY id DESC LIMIT 1), jobs.*
             FROM jobs
             LEFT JOIN usage USING (job_id)
             LEFT JOIN slices ON slices.job_id = jobs.job_id AND slices.end IS NULL
@@ -214,10 +214,14 @@ def _where(which: JobFilter) -> dict[str, object]:
     return {**named, **{clause: time for clause, time in times.items() if time is not None}}
 
 
+_COUNTED = 12
+"""Columns of a job's row that are counted from other tables; those of its own follow."""
+
+
 def _job_row(row: Sequence[Any], now: float) -> JobRow:
-    known = dict(zip(RECORD_FIELDS, row, strict=False))
+    run_seconds, gpu_seconds, slices, places, since, gpus, *others = row[:_COUNTED]
+    known = dict(zip(RECORD_FIELDS, row[_COUNTED:], strict=False))  # a later release may have more columns
     record = JobRecord(**{**known, "request": json.loads(known["request"])})
-    run_seconds, gpu_seconds, slices, places, since, gpus, *others = row[len(RECORD_FIELDS) :]
     on_gpus, running = since is not None, 0.0 if since is None else max(0.0, now - since)
     used = run_seconds + running, gpu_seconds + running * gpus, slices + on_gpus
     return JobRow(record, *used, gpu_set(places), on_gpus, *others)

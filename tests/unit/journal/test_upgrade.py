@@ -62,6 +62,18 @@ def test_a_reader_says_that_the_journal_is_older_than_it(tmp_path: Path) -> None
         JournalReader(tmp_path / "journal.sqlite").jobs()
 
 
+def test_a_reader_shows_the_jobs_of_a_newer_journal(tmp_path: Path) -> None:
+    """A command on a login node that is upgraded after the controller."""
+    path = tmp_path / "journal.sqlite"
+    restore(path, len(schema.MIGRATIONS))
+    before = JournalReader(path).jobs(now=2000.0)
+    connection = sqlite3.connect(path)
+    connection.execute("ALTER TABLE jobs ADD COLUMN energy_joules REAL DEFAULT 5.0")
+    connection.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}")
+    connection.close()
+    assert JournalReader(path).jobs(now=2000.0) == before != []
+
+
 def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "journal.sqlite"
     restore(path, 1)
