@@ -23,9 +23,6 @@ class FractionTable:
     """One fraction for each type."""
 
 
-NO_FRACTIONS = FractionTable()
-
-
 def in_rows(flat: Iterable[Number], types: tuple[str, ...]) -> Iterator[tuple[Number, ...]]:
     """One row after the other, of numbers that are given so. Raises ValueError where the last is not full."""
     return zip(*[iter(flat)] * len(types), strict=True) if types else iter(())

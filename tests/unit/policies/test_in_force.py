@@ -37,9 +37,20 @@ def test_what_is_due_is_counted_over_all_allocations_since_the_reset() -> None:
 
 
 def test_what_is_due_over_other_types_is_by_their_names() -> None:
+    """Also of a type that is not in the next allocation: until the next reset."""
     found = made({(ONE,): {"v100": 0.5, "k80": 0.1}})
     found.take(table({(ONE,): {"p100": 1.0}}, ("p100", "v100")), 100.0, {ONE})
-    assert found.due(ONE, 110.0, 110.0) == {V100: 50.0, ("p100", ALONE): 10.0}
+    assert found.due(ONE, 110.0, 110.0) == {V100: 50.0, K80: 10.0, ("p100", ALONE): 10.0}
+    found.reset(110.0)
+    found.take(table({(ONE,): {"p100": 1.0}}, ("p100", "v100")), 120.0, {ONE})
+    assert found.table.types == ("p100", "v100")
+
+
+def test_jobs_that_have_ended_are_forgotten_also_while_no_allocation_comes() -> None:
+    found = InForce(None)
+    for number in range(1, 9):
+        found.take(table({(JobId(number),): {"v100": 1.0}}), float(number), {JobId(number)}, counted=False)
+    assert list(found.table.rows) == [(8,)] and found.remembered()["uncounted"] == [8]
 
 
 def test_a_job_that_an_allocation_does_not_count_keeps_its_fractions_while_it_is_there() -> None:
@@ -78,9 +89,11 @@ def test_jobs_are_told_anew_when_a_hundredth_changes() -> None:
 
 def test_equal_parts_count_until_an_allocation_does() -> None:
     found = made({(ONE,): {"v100": 0.5}})
-    found.give_equal({TWO: {"v100": 0.1}}, 50.0)
+    found.take(table({(TWO,): {"v100": 0.1}}), 50.0, {ONE, TWO}, counted=False)
     assert found.of(TWO) == {V100: 0.1} and not found.counts(TWO)
     assert found.due(TWO, 80.0, 80.0) == {V100: pytest.approx(3.0)}
+    found.take(table({(TWO,): {"v100": 0.1}}), 60.0, {ONE, TWO}, counted=False)
+    assert found.due(ONE, 60.0, 60.0) == {V100: pytest.approx(30.0)}
     found.take(table({(ONE,): {"v100": 0.5}, (TWO,): {"v100": 0.5}}), 100.0, {ONE, TWO})
     assert found.due(TWO, 110.0, 110.0) == {V100: pytest.approx(0.1 * 50 + 0.5 * 10)}
 
@@ -89,7 +102,8 @@ def test_it_is_remembered() -> None:
     found = made(
         {(ONE,): {"v100": 1 / 3}, (TWO,): {"k80": 0.5}, (ONE, TWO): {"v100": 1 / 7}}, {(ONE,): {"k80": 1}}
     )
-    found.give_equal({THREE: {"v100": 0.25}}, 120.0)
+    found.take(table({(THREE,): {"v100": 0.25}}), 120.0, {ONE, TWO, THREE}, counted=False)
+    assert not found.counts(THREE)
     again = InForce(json.loads(json.dumps(found.remembered())))
     assert again.remembered() == found.remembered()
     for job_id in (ONE, TWO, THREE):
@@ -107,11 +121,13 @@ def test_it_is_remembered() -> None:
         {"fractions": "AAAAAAAA8H8AAAAAAAAAAA=="},
         {"owed": ""},
         {"since": "soon"},
-        {"equal": [[3]]},
+        {"since": float("nan")},
+        {"uncounted": 7},
+        {"fractions": "AAAAAAAAAAAAAAAAAAAIQA=="},
     ],
 )
 def test_what_is_damaged_counts_as_nothing(damage: dict[str, Any]) -> None:
-    """The third of the fractions is infinity."""
+    """One of the fractions is infinity, one is 3."""
     whole = dict(made({(ONE,): {"v100": 0.5}}).remembered())
     assert InForce(whole).counts(ONE)
     assert not InForce(whole | damage).table.rows

@@ -9,7 +9,7 @@ from typing import Any
 from controller.model import Job, Snapshot
 from controller.model.value import empty, value
 from controller.policies.allocations.allocation import AllocationJob, Entity, Given, Inside, Jobs, Pair
-from controller.policies.allocations.table import NO_FRACTIONS, FractionTable
+from controller.policies.mechanisms.rounds.in_force import InForce
 from controller.policies.mechanisms.rounds.kinds import type_of_kind
 from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.share_tree import fractions, member_of
@@ -53,7 +53,7 @@ def make_given(
     workers: Mapping[str, int],
     terms: Terms,
     pairs: tuple[Pair, ...] = (),
-    in_force: FractionTable = NO_FRACTIONS,
+    in_force: InForce | None = None,
     kinds: Sequence[str] = (),
     wanted: str = "",
 ) -> Given:
@@ -78,17 +78,17 @@ def make_given(
         entities=_entities(snapshot, members, terms),
         pairs=pairs,
         draws_on={kind: type_of_kind(kind) for kind in kinds},
-        previous=_previous(members, in_force) if terms.previous else {},
+        previous=_previous(members, in_force) if terms.previous and in_force else {},
         identity=wanted and f"{wanted} {now}",
     )
 
 
-def _previous(members: Iterable[Member], in_force: FractionTable) -> dict[Jobs, dict[str, float]]:
+def _previous(members: Iterable[Member], in_force: InForce) -> dict[Jobs, dict[str, float]]:
     """The allocation in force, where it gives anything."""
-    ids = {member.id for member in members}
+    ids, table = {member.id for member in members if in_force.counts(member.id)}, in_force.table
     return {
-        jobs: {name: fraction for name, fraction in zip(in_force.types, row, strict=True) if fraction}
-        for jobs, row in in_force.rows.items()
+        jobs: {name: fraction for name, fraction in zip(table.types, row, strict=True) if fraction}
+        for jobs, row in table.rows.items()
         if any(row) and ids.issuperset(jobs)
     }
 

@@ -6,19 +6,33 @@ import base64
 from array import array
 from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain, repeat
 from math import isfinite
 from operator import add, mul
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
+
+from pydantic import FiniteFloat
 
 from controller.model import JobId
 from controller.policies.allocations.allocation import Jobs
 from controller.policies.allocations.table import FractionTable, Row, in_rows
+from controller.policies.recalled import recalled
 
 ALONE = JobId(0)
 """In the place of a partner: none."""
 Slot: TypeAlias = tuple[str, JobId]
 """A GPU type, or a kind of it, and the job beside which the time there is."""
+
+
+@dataclass
+class _Remembered:
+    types: tuple[str, ...]
+    jobs: list[int | tuple[int, ...]]
+    fractions: str
+    owed: str
+    since: FiniteFloat
+    uncounted: list[int]
 
 
 class InForce:
@@ -27,15 +41,14 @@ class InForce:
     def __init__(self, raw: object) -> None:
         """`raw`: as `remembered` gave it, or damaged. Then it is empty."""
         self.table = FractionTable()
-        """The last allocation. Jobs that it did not count have in it what the one before gave them."""
+        """What was taken last. Jobs that are not in that have what they had before."""
         self._owed: dict[Jobs, Row] = {}
-        """Seconds that earlier allocations gave since the last reset, by the table's rows."""
+        """Seconds that earlier fractions gave since the last reset, by the table's rows."""
         self._since = 0.0
-        self._equal: dict[JobId, dict[Slot, float]] = {}
-        """Parts of jobs that no allocation has counted yet."""
-        self._equal_since = 0.0
-        with suppress(KeyError, TypeError, ValueError, OverflowError):
-            self._recall(raw)
+        self._uncounted: set[JobId] = set()
+        """Jobs that have fractions, and that no allocation has counted yet."""
+        with suppress(ValueError):
+            self._recall(recalled(raw, cast(Any, _Remembered), None))
         self._derive()
 
     def _derive(self) -> None:
@@ -53,7 +66,7 @@ class InForce:
 
     def counts(self, job_id: JobId) -> bool:
         """Whether an allocation has counted the job."""
-        return (job_id,) in self.table.rows
+        return (job_id,) in self.table.rows and job_id not in self._uncounted
 
     def of(self, job_id: JobId) -> dict[Slot, float]:
         """The fractions of a job, where it has any."""
@@ -62,8 +75,7 @@ class InForce:
     def due(self, job_id: JobId, elapsed_seconds: float, now: float) -> dict[Slot, float]:
         """Seconds that it was to have since the last reset, which was so long ago. A pair that has nothing
         any more is forgotten."""
-        since = self._since if self.counts(job_id) else self._equal_since
-        elapsed = min(elapsed_seconds, now - since)
+        elapsed = min(elapsed_seconds, now - self._since)
         return {
             slot: owed + fraction * elapsed
             for slot, fraction, owed in self._entries(job_id)
@@ -74,7 +86,7 @@ class InForce:
         """Its slots, with their fractions and what is owed."""
         alone = (job_id,)
         if alone not in self.table.rows:
-            return [(slot, fraction, 0.0) for slot, fraction in self._equal.get(job_id, {}).items()]
+            return ()
         found = zip(self._slots, self.table.rows[alone], self._owed[alone], strict=True)
         if job_id not in self.partners:
             return found
@@ -96,28 +108,34 @@ class InForce:
     def reset(self, now: float) -> None:
         """Begin to count anew what is owed."""
         self._owed = dict.fromkeys(self.table.rows, (0.0,) * len(self.table.types))
-        self._since = self._equal_since = now
+        self._since = now
 
-    def take(self, table: FractionTable, now: float, present: Container[JobId]) -> set[JobId]:
-        """These are the fractions from now on. `present`: all jobs. Returns those about which something else
-        is said."""
-        before, said, types = self.table, self._said, table.types
-        owed, rows = self._accrued(now), before.rows
+    def take(
+        self, table: FractionTable, now: float, present: Container[JobId], *, counted: bool = True
+    ) -> set[JobId]:
+        """These are the fractions from now on. `present`: all jobs. `counted`: by an allocation. Returns jobs
+        about which something else is said."""
+        before, said, owed = self.table, self._said, self._accrued(now)
+        if table.types != before.types:
+            names = enumerate(before.types)
+            spare = [t for i, t in names if t not in table.types and any(row[i] for row in owed.values())]
+            types = (*table.types, *spare)
+            owed = _by_types(owed, before.types, types)
+            table = FractionTable(types, _by_types(table.rows, table.types, types))
+        types, rows = table.types, before.rows
         if types != before.types:
-            owed, rows = _by_types(owed, before.types, types), _by_types(rows, before.types, types)
-        for job_id, parts in self._equal.items():
-            seconds = now - self._equal_since
-            owed[job_id,] = tuple(parts.get((name, ALONE), 0.0) * seconds for name in types)
-        gone = owed.keys() - table.rows.keys()
+            rows = _by_types(rows, before.types, types)
+        gone = rows.keys() - table.rows.keys()
         kept = {
             jobs: rows[jobs]
-            for jobs in sorted(gone & rows.keys())
+            for jobs in sorted(gone)
             if all(job_id in present and (job_id,) not in table.rows for job_id in jobs)
         }
         self.table, none = FractionTable(types, {**table.rows, **kept}), (0.0,) * len(types)
         self._owed = dict(zip(self.table.rows, map(owed.get, self.table.rows, repeat(none)), strict=True))
-        uncounted = [i for i in self._equal if i in present and not self.counts(i)]
-        self._since, self._equal = now, {job_id: self._equal[job_id] for job_id in uncounted}
+        found = {i for i in self._uncounted if (i,) in (kept if counted else self.table.rows)}
+        self._uncounted = found if counted else found | {jobs[0] for jobs in table.rows}
+        self._since = now
         self._derive()
         if types != before.types:
             return {job_id for jobs in self.table.rows for job_id in jobs}
@@ -131,14 +149,6 @@ class InForce:
         flat = map(add, chain.from_iterable(self._owed.values()), grown)
         return dict(zip(self.table.rows, in_rows(flat, self.table.types), strict=False))
 
-    def give_equal(self, parts: Mapping[JobId, Mapping[str, float]], now: float) -> None:
-        """What jobs have that no allocation has counted yet."""
-        self._equal |= {
-            job_id: {(name, ALONE): fraction for name, fraction in part.items()}
-            for job_id, part in parts.items()
-        }
-        self._equal_since, self._remembered = now, None
-
     # -- memory ---------------------------------------------------------------------------------------
 
     def remembered(self) -> Mapping[str, Any]:
@@ -150,23 +160,22 @@ class InForce:
                 "fractions": _packed(self._flat),
                 "owed": _packed(chain.from_iterable(self._owed.values())),
                 "since": self._since,
-                "equal": [[i, {name: f for (name, _), f in p.items()}] for i, p in self._equal.items()],
-                "equal_since": self._equal_since,
+                "uncounted": sorted(self._uncounted),
             }
         return self._remembered
 
-    def _recall(self, raw: Any) -> None:
-        types = tuple(map(str, raw["types"]))
-        keys = [tuple(JobId(int(i)) for i in ([j] if isinstance(j, int) else j)) for j in raw["jobs"]]
-        table = FractionTable(types, dict(zip(keys, _unpacked(raw["fractions"], types), strict=True)))
-        owed = dict(zip(keys, _unpacked(raw["owed"], types), strict=True))
-        equal = {
-            JobId(int(i)): {(str(name), ALONE): float(f) for name, f in part.items()}
-            for i, part in raw["equal"]
-        }
-        since, equal_since = float(raw["since"]), float(raw["equal_since"])
-        self.table, self._owed, self._equal = table, owed, equal
-        self._since, self._equal_since = since, equal_since
+    def _recall(self, found: _Remembered | None) -> None:
+        """Raises ValueError."""
+        if found is None:
+            return
+        jobs = [tuple(map(JobId, [j] if isinstance(j, int) else j)) for j in found.jobs]
+        fractions, owed = _unpacked(found.fractions), _unpacked(found.owed)
+        if not 0.0 <= min(fractions, default=0.0) <= max(fractions, default=0.0) <= 1.0:
+            raise ValueError("no fractions")
+        rows = dict(zip(jobs, in_rows(fractions, found.types), strict=True))
+        self._owed = dict(zip(jobs, in_rows(owed, found.types), strict=True))
+        self.table, self._since = FractionTable(found.types, rows), found.since
+        self._uncounted = set(map(JobId, found.uncounted))
 
 
 def _pair(one: JobId, other: JobId) -> Jobs:
@@ -190,10 +199,10 @@ def _packed(flat: Iterable[float]) -> str:
     return base64.b64encode(array("d", flat).tobytes()).decode()
 
 
-def _unpacked(text: str, types: tuple[str, ...]) -> Iterable[Row]:
+def _unpacked(text: str) -> list[float]:
     """Raises ValueError."""
     flat = array("d")
     flat.frombytes(base64.b64decode(text, validate=True))
     if not isfinite(sum(flat)):
         raise ValueError("not finite")
-    return in_rows(flat, types)
+    return flat.tolist()

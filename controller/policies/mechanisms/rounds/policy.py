@@ -16,7 +16,7 @@ from typing import Any, cast
 from controller.model import Changes, Job, JobId, Note, Placement, Reason, Snapshot, Usage, Why
 from controller.model.timers import TINY
 from controller.policies.allocations.allocation import Given, Pair
-from controller.policies.allocations.table import FractionTable
+from controller.policies.allocations.table import FractionTable, tabulated
 from controller.policies.mechanisms.mechanism import Mechanism
 from controller.policies.mechanisms.rounds import words
 from controller.policies.mechanisms.rounds.eligibility import Eligibility
@@ -191,11 +191,10 @@ class Rounds(Mechanism):
             self._adopt(self._problem.ask(snapshot, found, retry_at, lambda: self._stated(snapshot, found)))
 
     def _stated(self, snapshot: Snapshot, wanted: str) -> Given:
-        pairs, counted = self._find_pairs(snapshot), self._counted()
+        pairs, counted, table = self._find_pairs(snapshot), self._counted(), self._in_force
         kinds: set[str] = set()
         if self._settings.placement_sensitive:
             kinds = {kind for member in counted for kind in member.types if is_scattered(kind)}
-        table = self._in_force.table
         return make_given(snapshot, counted, self._workers, self._terms, pairs, table, sorted(kinds), wanted)
 
     def _wanted(self, snapshot: Snapshot, due: bool) -> str:
@@ -239,9 +238,10 @@ class Rounds(Mechanism):
         """Jobs that no allocation has counted get an equal part."""
         absent = [m.id for m in self._counted() if not self._in_force.counts(m.id)]
         if absent:
-            parts = equal_share(self._counted(), self._workers)
-            self._in_force.give_equal({job_id: parts[job_id] for job_id in absent}, self._now)
-            self.changed.update(absent)
+            parts, known = equal_share(self._counted(), self._workers), self._in_force.table.types
+            types = (*known, *(name for name in self._workers if name not in known))
+            table = tabulated({(job_id,): parts[job_id] for job_id in absent}, types)
+            self.changed |= self._in_force.take(table, self._now, self._members, counted=False)
 
     # -- deciding -------------------------------------------------------------------------------------
 
