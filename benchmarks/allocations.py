@@ -183,7 +183,10 @@ def _stated(preset: str, settings: Any, given: Given) -> Fractions:
     stated = AsProblem(preset, settings)
     asked = stated.begin(given)
     table = stated.read(decode(asked, answer(encode(asked), answers())))
-    return {jobs: dict(zip(table.types, row, strict=True)) for jobs, row in table.rows.items()}
+    rows = zip(*[iter(table.fractions)] * len(table.types), strict=True)
+    return {
+        jobs: dict(zip(table.types, row, strict=True)) for jobs, row in zip(table.jobs, rows, strict=True)
+    }
 
 
 def _answered(way: str, settings: Any, given: Given) -> Fractions:

@@ -11,8 +11,6 @@ from controller.policies.allocations.as_problem import AsProblem
 from controller.policies.allocations.settings import KEYS, READ_HISTORY, READ_PREVIOUS
 from controller.policies.mechanisms.frame import Frame
 from controller.policies.mechanisms.gang_lanes import GangLanes
-from controller.policies.mechanisms.rounds.given import Terms
-from controller.policies.mechanisms.rounds.policy import Rounds
 from controller.policies.mechanisms.rounds.settings import TERMS
 from controller.policies.mechanisms.slice_lanes import SliceLanes
 from controller.policies.moves.move import Move
@@ -86,6 +84,10 @@ def pairs_jobs(settings: PolicySettings) -> bool:
 
 def _rounds(settings: PolicySettings, moves: Moves) -> Policy:
     """The allocation of this name in rounds."""
+    # NumPy takes a moment to load, and most policies have no allocation.
+    from controller.policies.mechanisms.rounds.given import Terms
+    from controller.policies.mechanisms.rounds.policy import Rounds
+
     name, table = settings.name, settings.allocation
     reads = {key: getattr(table, key) for key in TERMS.get(name, ())}
     terms = Terms(**reads, previous=name in READ_PREVIOUS, history=name in READ_HISTORY)

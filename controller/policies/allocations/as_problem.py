@@ -10,7 +10,7 @@ from controller.policies.allocations import given_data
 from controller.policies.allocations.allocation import AllocationError, Given
 from controller.policies.allocations.check import check_answer, check_gpus, check_time
 from controller.policies.allocations.settings import KEYS, AllocationSettings
-from controller.policies.allocations.table import FractionTable, in_rows
+from controller.policies.allocations.table import FractionTable
 
 DEADLINE_SECONDS = 30.0
 """Of an allocation whose settings have none."""
@@ -40,7 +40,7 @@ class AsProblem:
         types, keys = solution.subject
         check_answer((solution.status, solution.values, solution.error), len(keys) * len(types))
         _check_range(solution.values)
-        return FractionTable(tuple(types), dict(zip(keys, in_rows(solution.values, types), strict=True)))
+        return FractionTable(tuple(types), keys, solution.values)
 
 
 def check_values(given: Given, values: Sequence[float], *, one_gpu: bool) -> None:

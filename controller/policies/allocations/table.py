@@ -1,37 +1,29 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An allocation as rounds keep it: one row of fractions for each job and each pair."""
+"""An allocation as rounds take it over: the fractions of all jobs and pairs, as its solution has them."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
-from typing import TypeAlias, TypeVar
+from collections.abc import Sequence
 
-from controller.model.value import empty, value
+from controller.model.value import value
 from controller.policies.allocations.allocation import Fractions, Jobs
 
 LEAST_FRACTION = 1e-6
 """Less is none: solvers that approach an optimum from inside give every job a little of everything."""
-Row: TypeAlias = tuple[float, ...]
-Number = TypeVar("Number", bound=float)
 
 
 @value
 class FractionTable:
-    """All fractions of an allocation."""
+    """All fractions of an allocation, those of the first jobs by type, then those of the next."""
 
-    types: tuple[str, ...] = ()
-    rows: Mapping[Jobs, Row] = field(default_factory=empty)
-    """One fraction for each type."""
-
-
-def in_rows(flat: Iterable[Number], types: tuple[str, ...]) -> Iterator[tuple[Number, ...]]:
-    """One row after the other, of numbers that are given so. Raises ValueError where the last is not full."""
-    return zip(*[iter(flat)] * len(types), strict=True) if types else iter(())
+    types: tuple[str, ...]
+    jobs: Sequence[Jobs]
+    fractions: Sequence[float]
+    """As many as jobs and types; below LEAST_FRACTION there are zeros only."""
 
 
 def tabulated(fractions: Fractions, types: tuple[str, ...]) -> FractionTable:
     """Fractions by type as a table. A type that is not named: none of the time."""
-    rows = {jobs: tuple(some(row.get(name, 0.0)) for name in types) for jobs, row in fractions.items()}
-    return FractionTable(types, rows)
+    flat = [some(row.get(name, 0.0)) for row in fractions.values() for name in types]
+    return FractionTable(types, list(fractions), flat)
 
 
 def some(fraction: float) -> float:

@@ -82,7 +82,7 @@ class Draft:
             self._set(job_id, placement)
 
     def _set(self, job_id: JobId, placement: Placement) -> None:
-        if placement == NOWHERE:
+        if placement is NOWHERE or placement == NOWHERE:
             self._placements.pop(job_id, None)
         else:
             self._placements[job_id] = placement

@@ -28,7 +28,8 @@ def held(free: Free, job: Job) -> Placement:
     that it goes to."""
     if job.placement.gpus and not job.leaving:
         return job.placement
-    return Placement(frozenset(), job.promised) if free.all_usable(job.promised) else NOWHERE
+    promised = job.promised and free.all_usable(job.promised)
+    return Placement(frozenset(), job.promised) if promised else NOWHERE
 
 
 def find(

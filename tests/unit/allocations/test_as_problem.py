@@ -58,7 +58,10 @@ GIVEN = Given(
 
 
 def by_type(table: FractionTable) -> dict[Jobs, dict[str, float]]:
-    return {jobs: dict(zip(table.types, row, strict=True)) for jobs, row in table.rows.items()}
+    rows = zip(*[iter(table.fractions)] * len(table.types), strict=True)
+    return {
+        jobs: dict(zip(table.types, row, strict=True)) for jobs, row in zip(table.jobs, rows, strict=True)
+    }
 
 
 def answer(stated: AsProblem, given: Given) -> Solution:
@@ -80,7 +83,7 @@ def test_the_answer_is_the_allocation(name: str) -> None:
 def test_pairs_are_in_the_answer() -> None:
     stated = AsProblem("gavel-las", AllocationSettings(space_sharing=True))
     found = stated.read(answer(stated, GIVEN))
-    assert (JobId(1), JobId(4)) in found.rows
+    assert (JobId(1), JobId(4)) in found.jobs
 
 
 def test_what_was_given_reads_back() -> None:
@@ -99,7 +102,7 @@ def test_in_rounds_gangs_are_left_out_of_the_assignment() -> None:
     found = by_type(stated.read(answer(stated, replace(GIVEN, jobs=(*GIVEN.jobs, gang)))))
     assert found.pop((gang.id,)) == {"v100": 0.0, "k80": 0.0}
     assert found == by_type(stated.read(answer(stated, GIVEN)))
-    assert stated.read(answer(stated, replace(GIVEN, jobs=(gang,), pairs=(), previous={}))).rows
+    assert stated.read(answer(stated, replace(GIVEN, jobs=(gang,), pairs=(), previous={}))).jobs
 
 
 @pytest.mark.parametrize("value", [-0.01, 1.5])

@@ -31,26 +31,26 @@ def made(*allocations: Fractions, every_seconds: float = 100.0) -> InForce:
 
 def test_what_is_due_is_counted_over_all_allocations_since_the_reset() -> None:
     found = made({(ONE,): {"v100": 0.5, "k80": 0.1}}, {(ONE,): {"v100": 1.0}})
-    assert found.due(ONE, 150.0, 150.0) == {V100: 50.0 + 50.0, K80: 10.0}
+    assert found.due(150.0, 150.0)(ONE) == {V100: 50.0 + 50.0, K80: 10.0}
     found.reset(150.0)
-    assert found.due(ONE, 20.0, 170.0) == {V100: 20.0}
+    assert found.due(20.0, 170.0)(ONE) == {V100: 20.0}
 
 
 def test_what_is_due_over_other_types_is_by_their_names() -> None:
     """Also of a type that is not in the next allocation: until the next reset."""
     found = made({(ONE,): {"v100": 0.5, "k80": 0.1}})
     found.take(table({(ONE,): {"p100": 1.0}}, ("p100", "v100")), 100.0, {ONE})
-    assert found.due(ONE, 110.0, 110.0) == {V100: 50.0, K80: 10.0, ("p100", ALONE): 10.0}
+    assert found.due(110.0, 110.0)(ONE) == {V100: 50.0, K80: 10.0, ("p100", ALONE): 10.0}
     found.reset(110.0)
     found.take(table({(ONE,): {"p100": 1.0}}, ("p100", "v100")), 120.0, {ONE})
-    assert found.table.types == ("p100", "v100")
+    assert found.types == ("p100", "v100")
 
 
 def test_jobs_that_have_ended_are_forgotten_also_while_no_allocation_comes() -> None:
     found = InForce(None)
     for number in range(1, 9):
         found.take(table({(JobId(number),): {"v100": 1.0}}), float(number), {JobId(number)}, counted=False)
-    assert list(found.table.rows) == [(8,)] and found.remembered()["uncounted"] == [8]
+    assert list(found.rows) == [(8,)] and found.remembered()["uncounted"] == [8]
 
 
 def test_a_job_that_an_allocation_does_not_count_keeps_its_fractions_while_it_is_there() -> None:
@@ -64,7 +64,7 @@ def test_time_of_a_pair_is_time_of_both() -> None:
     found = made({(ONE,): {"v100": 0.5}, (TWO,): {}, (ONE, TWO): {"v100": 0.25}})
     assert found.of(ONE) == {V100: 0.5, ("v100", TWO): 0.25}
     assert found.of(TWO) == {("v100", ONE): 0.25} and found.partners == {ONE: [TWO], TWO: [ONE]}
-    assert found.due(TWO, 40.0, 40.0) == {("v100", ONE): 10.0}
+    assert found.due(40.0, 40.0)(TWO) == {("v100", ONE): 10.0}
     found.take(table({(ONE,): {"v100": 0.5}}), 50.0, {ONE, TWO})
     assert found.of(TWO) == {} and found.of(ONE) == {V100: 0.5}
 
@@ -72,7 +72,7 @@ def test_time_of_a_pair_is_time_of_both() -> None:
 def test_a_pair_that_has_no_time_any_more_is_forgotten() -> None:
     found = made({(ONE,): {"v100": 0.5}, (TWO,): {}, (ONE, TWO): {"v100": 0.25}})
     found.take(table({(ONE,): {"v100": 0.5}, (TWO,): {}, (ONE, TWO): {}}), 100.0, {ONE, TWO})
-    assert found.due(TWO, 140.0, 140.0) == {}
+    assert found.due(140.0, 140.0)(TWO) == {}
 
 
 def test_jobs_are_told_anew_when_a_hundredth_changes() -> None:
@@ -91,11 +91,11 @@ def test_equal_parts_count_until_an_allocation_does() -> None:
     found = made({(ONE,): {"v100": 0.5}})
     found.take(table({(TWO,): {"v100": 0.1}}), 50.0, {ONE, TWO}, counted=False)
     assert found.of(TWO) == {V100: 0.1} and not found.counts(TWO)
-    assert found.due(TWO, 80.0, 80.0) == {V100: pytest.approx(3.0)}
+    assert found.due(80.0, 80.0)(TWO) == {V100: pytest.approx(3.0)}
     found.take(table({(TWO,): {"v100": 0.1}}), 60.0, {ONE, TWO}, counted=False)
-    assert found.due(ONE, 60.0, 60.0) == {V100: pytest.approx(30.0)}
+    assert found.due(60.0, 60.0)(ONE) == {V100: pytest.approx(30.0)}
     found.take(table({(ONE,): {"v100": 0.5}, (TWO,): {"v100": 0.5}}), 100.0, {ONE, TWO})
-    assert found.due(TWO, 110.0, 110.0) == {V100: pytest.approx(0.1 * 50 + 0.5 * 10)}
+    assert found.due(110.0, 110.0)(TWO) == {V100: pytest.approx(0.1 * 50 + 0.5 * 10)}
 
 
 def test_it_is_remembered() -> None:
@@ -108,7 +108,7 @@ def test_it_is_remembered() -> None:
     assert again.remembered() == found.remembered()
     for job_id in (ONE, TWO, THREE):
         assert again.of(job_id) == found.of(job_id)
-        assert again.due(job_id, 130.0, 130.0) == found.due(job_id, 130.0, 130.0)
+        assert again.due(130.0, 130.0)(job_id) == found.due(130.0, 130.0)(job_id)
 
 
 @pytest.mark.parametrize(
@@ -130,5 +130,5 @@ def test_what_is_damaged_counts_as_nothing(damage: dict[str, Any]) -> None:
     """One of the fractions is infinity, one is 3."""
     whole = dict(made({(ONE,): {"v100": 0.5}}).remembered())
     assert InForce(whole).counts(ONE)
-    assert not InForce(whole | damage).table.rows
-    assert not InForce([whole]).table.rows and not InForce(None).table.rows
+    assert not InForce(whole | damage).rows
+    assert not InForce([whole]).rows and not InForce(None).rows

@@ -85,12 +85,8 @@ def make_given(
 
 def _previous(members: Iterable[Member], in_force: InForce) -> dict[Jobs, dict[str, float]]:
     """The allocation in force, where it gives anything."""
-    ids, table = {member.id for member in members if in_force.counts(member.id)}, in_force.table
-    return {
-        jobs: {name: fraction for name, fraction in zip(table.types, row, strict=True) if fraction}
-        for jobs, row in table.rows.items()
-        if any(row) and ids.issuperset(jobs)
-    }
+    ids = {member.id for member in members if in_force.counts(member.id)}
+    return {jobs: row for jobs in in_force.rows if ids.issuperset(jobs) and (row := in_force.row(jobs))}
 
 
 def _job(member: Member, terms: Terms, now: float) -> AllocationJob:

@@ -85,7 +85,7 @@ class Rounds(Mechanism):
         self._ready = True
         """Something changed since the last decision."""
         self._memory = recalled(common.get("rounds"), RoundMemory, RoundMemory())
-        if not self._in_force.table.rows:
+        if not self._in_force.rows:
             self._memory.solved = ""  # where its fractions are lost an allocation is asked for anew
         self._problem = AllocationProblem(self._allocation, self._name, self._memory)
 
@@ -221,9 +221,9 @@ class Rounds(Mechanism):
         last, now = self._memory.reset_at, self._now
         if last is None or now - last >= self._settings.reset_seconds - TINY:
             self._budget.spend(len(self._members))
-            elapsed = 0.0 if last is None else now - last
+            due = self._in_force.due(0.0 if last is None else now - last, now)
             for member in self._members.values():
-                member.reset(self._in_force.due(member.id, elapsed, now), now)
+                member.reset(due(member.id), now)
             self._in_force.reset(now)
             self._memory.reset_at, self._renewed = now, self._members.keys()
         self.changed |= self._in_force.take(table, now, self._members)
@@ -238,7 +238,7 @@ class Rounds(Mechanism):
         """Jobs that no allocation has counted get an equal part."""
         absent = [m.id for m in self._counted() if not self._in_force.counts(m.id)]
         if absent:
-            parts, known = equal_share(self._counted(), self._workers), self._in_force.table.types
+            parts, known = equal_share(self._counted(), self._workers), self._in_force.types
             types = (*known, *(name for name in self._workers if name not in known))
             table = tabulated({(job_id,): parts[job_id] for job_id in absent}, types)
             self.changed |= self._in_force.take(table, self._now, self._members, counted=False)
