@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Which jobs are bound to which nodes, or promised their GPUs, and what that leaves for others."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from controller.model import Job, JobId, Node, Placement, by_node
@@ -17,6 +17,8 @@ class Bindings:
     ) -> None:
         self._rows = rows
         self.fleet = Fleet(nodes, affinity)
+        self._spanning: dict[str, set[JobId]] = {}
+        """Jobs that are bound to a node and to others."""
         self.changed = set(self.fleet.affinity)
         """Nodes where a job came, went or is not as it was, since turns were given last."""
         self.room = True
@@ -70,12 +72,18 @@ class Bindings:
 
     def _bind(self, job_id: JobId, before: Placement, after: Placement) -> None:
         if before.allocation:
+            self._span(self.fleet.places[job_id].nodes, set.discard, job_id)
             self.fleet.count_out(job_id)
             self.room = True
         if after.allocation:
             self.fleet.count_in(job_id, self._place(job_id, after))
+            self._span(self.fleet.places[job_id].nodes, set.add, job_id)
         self.touch(before)
         self.touch(after)
+
+    def _span(self, nodes: Sequence[str], note: Callable[[set[JobId], JobId], None], job_id: JobId) -> None:
+        for name in nodes if len(nodes) > 1 else ():
+            note(self._spanning.setdefault(name, set()), job_id)
 
     def touch(self, placement: Placement) -> None:
         """Turns on these nodes are to be looked at."""
@@ -109,8 +117,8 @@ class Bindings:
         """The nodes that this one makes a lane with, itself included, in order: gangs span them."""
         names, left = {name}, [name]
         while left:
-            places = map(self.fleet.places.__getitem__, self.fleet.members[left.pop()])
-            found = {other for place in places if len(place.nodes) > 1 for other in place.nodes} - names
+            spanning = self._spanning.get(left.pop(), ())
+            found = {other for job_id in spanning for other in self.fleet.places[job_id].nodes} - names
             names |= found
             left += found
         return tuple(sorted(names))
