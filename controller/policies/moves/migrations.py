@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from controller.model import GpuSet, Job, JobId, Placement, Reason, Snapshot, Verdict, Why
 from controller.policies.moves.trials import jobs_on_trial
 from controller.policies.placement.draft import Draft
-from controller.policies.recalled import recalled
 from controller.policies.settings import MigrationSettings
 
 NAME = "migrations"
@@ -33,7 +32,7 @@ class Migrations:
     def __init__(self, snapshot: Snapshot, draft: Draft, settings: MigrationSettings) -> None:
         self._snapshot, self._draft, self._settings = snapshot, draft, settings
         jobs, until = snapshot.jobs, snapshot.time - settings.cooldown_seconds
-        said = recalled(draft.remembered.get(NAME), dict[JobId, float], {}).items()
+        said = draft.recall(NAME, dict[JobId, float], {}).items()
         since = {i: min(at, snapshot.time) for i, at in said}  # the wall clock may have been set back
         under_way = {job_id for job_id in since if job_id in jobs and jobs[job_id].promised}
         self._since = {job_id: at for job_id, at in since.items() if at > until or job_id in under_way}

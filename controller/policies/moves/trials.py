@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from controller.model import JobId, Snapshot
 from controller.policies.placement.draft import Draft
-from controller.policies.recalled import recalled
 from controller.policies.settings import TrialSettings
 
 NAME = "trials"
@@ -52,7 +51,7 @@ class _Memory:
 
 
 def _recalled(draft: Draft) -> _Memory:
-    memory = recalled(draft.remembered.get(NAME), _Memory, _Memory())
+    memory = draft.recall(NAME, _Memory, _Memory())
     jobs = [job_id for trial in memory.open for job_id in trial.jobs]
     return memory if len(set(jobs)) == len(jobs) else _Memory()  # damaged
 
@@ -67,7 +66,7 @@ class Trials:
 
     def __init__(self, snapshot: Snapshot, draft: Draft, move: str, settings: TrialSettings) -> None:
         self._snapshot, self._draft, self._move, self._settings = snapshot, draft, move, settings
-        memory = _recalled(draft)
+        self._recalled = memory = _recalled(draft)
         self._judged = {
             key: (score, at)
             for key, (score, at) in memory.judged.items()
@@ -147,7 +146,8 @@ class Trials:
         if own := [at for key, (_, at) in self._judged.items() if key.startswith(f"{self._move} ")]:
             self._draft.wake(min(own) + self._settings.cooldown_seconds)
         memory = _Memory(self._open(), self._judged)
-        self._draft.remember(NAME, memory if memory != _Memory() else None)
+        if memory != self._recalled:
+            self._draft.remember(NAME, memory if memory != _Memory() else None)
 
     def _follow(self, trial: Trial, in_place: bool) -> Trial | None:
         """The trial as of now; None: given up."""

@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pydantic_core import to_jsonable_python
 
 from controller.model import NOWHERE, Job, JobId, Moved, Placement, Snapshot, Verdict
 from controller.policies.budget import Budget
 from controller.policies.placement.free import NOBODY, Free, bindings
+from controller.policies.recalled import recalled
+
+T = TypeVar("T")
 
 
 class Room(Protocol):
@@ -35,6 +38,8 @@ class Draft:
     def __init__(self, room: Room) -> None:
         self._room, self._placements = room, dict[JobId, Placement]()
         self._free: Free | None = None
+        self._recalled: dict[str, tuple[object, Any]] = {}
+        """What is remembered, as JSON and as it was read."""
         self._stale: set[JobId] = set()
         """Jobs that may have other GPUs than it says."""
         self.begin({})
@@ -117,6 +122,15 @@ class Draft:
     def note(self, move: str, verdict: Verdict, jobs: Iterable[JobId], gain: float | None = None) -> None:
         """A move did this to these jobs, for events and metrics."""
         self.moved += [Moved(move, verdict, job_id, gain) for job_id in jobs]
+
+    def recall(self, name: str, kind: type[T], nothing: T) -> T:
+        """What is remembered under a name, read as `recalled` does: once while it stays the same. Nothing of
+        it is to be changed."""
+        raw = self.remembered.get(name)
+        if name not in self._recalled or self._recalled[name][0] is not raw:
+            self._recalled[name] = raw, recalled(raw, kind, nothing)
+        found: T = self._recalled[name][1]
+        return found
 
     def remember(self, name: str, memory: Any) -> None:
         """Remember this from plan to plan, as JSON, in place of what the name had. None: nothing."""
