@@ -96,6 +96,7 @@ def test_equal_parts_count_until_an_allocation_does() -> None:
     assert found.due(60.0, 60.0)(ONE) == {V100: pytest.approx(30.0)}
     found.take(table({(ONE,): {"v100": 0.5}, (TWO,): {"v100": 0.5}}), 100.0, {ONE, TWO})
     assert found.due(110.0, 110.0)(TWO) == {V100: pytest.approx(0.1 * 50 + 0.5 * 10)}
+    assert found.counts(TWO)
 
 
 def test_it_is_remembered() -> None:
@@ -120,6 +121,7 @@ def test_it_is_remembered() -> None:
         {"fractions": "!"},
         {"fractions": "AAAAAAAA8H8AAAAAAAAAAA=="},
         {"owed": ""},
+        {"owed": "AAAAAAAA+H8AAAAAAAAAAA=="},
         {"since": "soon"},
         {"since": float("nan")},
         {"uncounted": 7},
@@ -127,7 +129,7 @@ def test_it_is_remembered() -> None:
     ],
 )
 def test_what_is_damaged_counts_as_nothing(damage: dict[str, Any]) -> None:
-    """One of the fractions is infinity, one is 3."""
+    """One of the fractions is infinity, one is 3; one that is owed is no number."""
     whole = dict(made({(ONE,): {"v100": 0.5}}).remembered())
     assert InForce(whole).counts(ONE)
     assert not InForce(whole | damage).rows
