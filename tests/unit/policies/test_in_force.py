@@ -89,7 +89,8 @@ def test_jobs_are_told_anew_when_a_hundredth_changes() -> None:
 
 def test_equal_parts_count_until_an_allocation_does() -> None:
     found = made({(ONE,): {"v100": 0.5}})
-    found.take(table({(TWO,): {"v100": 0.1}}), 50.0, {ONE, TWO}, counted=False)
+    changed = found.take(table({(TWO,): {"v100": 0.1}}), 50.0, {ONE, TWO}, counted=False)
+    assert changed == {TWO}  # what the other one has is as it was
     assert found.of(TWO) == {V100: 0.1} and not found.counts(TWO)
     assert found.due(80.0, 80.0)(TWO) == {V100: pytest.approx(3.0)}
     found.take(table({(TWO,): {"v100": 0.1}}), 60.0, {ONE, TWO}, counted=False)

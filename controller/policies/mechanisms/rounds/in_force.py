@@ -62,6 +62,7 @@ class InForce:
         for one, other in (jobs for jobs in self.rows if len(jobs) == 2):
             self.partners.setdefault(one, []).append(other)
             self.partners.setdefault(other, []).append(one)
+        self._listed: list[list[float]] = self._fractions.tolist()
         # Hundredths are said, and that less than one is not none.
         self._said = np.rint(100.0 * self._fractions) + (self._fractions > 0)
         self._remembered: dict[str, Any] | None = None
@@ -74,13 +75,17 @@ class InForce:
 
     def row(self, jobs: Jobs) -> dict[str, float]:
         """The fractions of jobs that run together, where they have any."""
-        row: list[float] = self._fractions[self.rows[jobs]].tolist()
-        return {name: fraction for name, fraction in zip(self.types, row, strict=True) if fraction}
+        both = zip(self.types, self._listed[self.rows[jobs]], strict=True)
+        return {name: fraction for name, fraction in both if fraction}
 
     def of(self, job_id: JobId) -> dict[Slot, float]:
         """The fractions of a job, where it has any."""
-        own = self._with(job_id)
-        return {(name, other): part for other, jobs in own for name, part in self.row(jobs).items()}
+        found: dict[Slot, float] = {}
+        for other, jobs in self._with(job_id):
+            for name, fraction in zip(self.types, self._listed[self.rows[jobs]], strict=True):
+                if fraction:
+                    found[name, other] = fraction
+        return found
 
     def due(self, elapsed_seconds: float, now: float) -> Callable[[JobId], dict[Slot, float]]:
         """Seconds that a job was to have since the last reset, which was so long ago. A pair that has nothing
@@ -103,7 +108,7 @@ class InForce:
         if (job_id,) not in self.rows:
             return []
         others = self.partners.get(job_id, ())
-        return [(ALONE, (job_id,)), *((i, (min(i, job_id), max(i, job_id))) for i in others)]
+        return [(ALONE, (job_id,)), *[(i, (min(i, job_id), max(i, job_id))) for i in others]]
 
     # -- other fractions ------------------------------------------------------------------------------
 
@@ -140,7 +145,8 @@ class InForce:
         other = np.ones(len(jobs), bool)
         if as_before:
             other[known] = (self._said[known] != said[place[known]]).any(axis=1)
-        return {i for each in (*(jobs[n] for n in np.flatnonzero(other).tolist()), *gone) for i in each}
+        changed = (*(jobs[n] for n in np.flatnonzero(other).tolist()), *gone.difference(kept))
+        return {i for each in changed for i in each}
 
     # -- memory ---------------------------------------------------------------------------------------
 
