@@ -58,9 +58,9 @@ class Frame:
         # 5. What jobs are to have instead of what they have.
         changes: Mapping[JobId, Placement] = {}
         if late is not None:
-            had = {job_id: mechanism.held(self._rows[job_id].job) for job_id in late}
-            placed = {job_id: to for job_id in late if (to := draft.of(job_id)) != had[job_id]}
-            changes = {**placed, **draft.changes()}
+            placed = {job_id: draft.of(job_id) for job_id in late}
+            other = {i: to for i, to in placed.items() if to != mechanism.held(self._rows[i].job)}
+            changes = {**other, **draft.changes()}
         mechanism.settle(changes, whole=decided)
         targets = {job_id: self._target(job_id, to) for job_id, to in changes.items()}
         # 6. Say why.

@@ -6,6 +6,7 @@ A move never stops a job that the mechanism runs, and starts a waiting one only 
 the move freed.
 """
 
+from collections.abc import Set
 from typing import Protocol
 
 from controller.model import GpuId, JobId, Snapshot
@@ -40,7 +41,7 @@ class Checked:
         if changed:
             self._check_sharing(snapshot, draft, changed)
 
-    def _check_sharing(self, snapshot: Snapshot, draft: Draft, changed: set[JobId]) -> None:
+    def _check_sharing(self, snapshot: Snapshot, draft: Draft, changed: Set[JobId]) -> None:
         on: dict[GpuId, list[JobId]] = {}
         for job_id, placement in draft.placements.items():
             for gpu in placement.gpus:

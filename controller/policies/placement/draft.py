@@ -7,7 +7,7 @@ The one way to try and undo within a decision: mechanisms and moves alike put pl
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
@@ -87,10 +87,10 @@ class Draft:
             self._set(job_id, placement)
 
     def _set(self, job_id: JobId, placement: Placement) -> None:
-        if placement is NOWHERE or placement == NOWHERE:
-            self._placements.pop(job_id, None)
-        else:
+        if placement.held:
             self._placements[job_id] = placement
+        else:
+            self._placements.pop(job_id, None)
         if self._free is not None:
             self._stale.add(job_id)
             if self._looked:
@@ -157,9 +157,9 @@ class Draft:
             if self._free is not None and self._looked:
                 self._free.hold(job_id, before.held)
 
-    def put_since(self, mark: int = 0) -> set[JobId]:
-        """Jobs that were given a placement since then."""
-        return {job_id for job_id, _, _, _ in self._log[mark:]}
+    def put_since(self, mark: int = 0) -> Set[JobId]:
+        """Jobs that were given a placement since then, in the order of the first time."""
+        return dict.fromkeys([entry[0] for entry in self._log[mark:]]).keys()
 
     def freed_since(self, mark: int) -> bool:
         """Whether a job has left GPUs since then."""
@@ -170,4 +170,4 @@ class Draft:
         first: dict[JobId, Placement] = {}
         for job_id, before, _, _ in self._log:
             first.setdefault(job_id, before)
-        return {job_id: self.of(job_id) for job_id, before in first.items() if self.of(job_id) != before}
+        return {job_id: now for job_id, before in first.items() if (now := self.of(job_id)) != before}

@@ -37,12 +37,12 @@ def sound_mask(node: Node) -> int:
 class Slot:
     """One node."""
 
-    __slots__ = ("bit", "filed", "free", "ids", "node", "sound", "usable")
+    __slots__ = ("bit", "filed", "free", "ids", "model", "node", "sound", "usable")
 
     def __init__(self, number: int, node: Node, taken: Container[GpuId]) -> None:
         self.bit = 1 << number
         """Its own among the nodes of a drawer."""
-        self.node = node
+        self.node, self.model = node, node.model
         self.ids = {gpu.id.ordinal: gpu.id for gpu in node.gpus}
         self.sound = sound_mask(node)
         self.usable = self.sound if node.available else 0
@@ -85,8 +85,8 @@ class Free:
         """Free GPUs by model."""
         for slot in self.slots:
             self._drawers[slot.filed] = self._drawers.get(slot.filed, 0) | slot.bit
-            self._of_model[slot.node.model] = self._of_model.get(slot.node.model, 0) | slot.bit
-            self.count[slot.node.model] += slot.filed
+            self._of_model[slot.model] = self._of_model.get(slot.model, 0) | slot.bit
+            self.count[slot.model] += slot.filed
         self.closed = frozenset(slot.node.name for slot in self.slots if slot.sound and not slot.usable)
         """Nodes where nothing starts, but what is there may go on."""
         self.refused: set[object] = set()
@@ -137,7 +137,7 @@ class Free:
         slot, bit = self._by_name.get(gpu.node), 1 << gpu.ordinal
         if slot is not None and slot.usable & bit:
             slot.free ^= bit
-            self.count[slot.node.model] += change
+            self.count[slot.model] += change
             self._unfiled.add(slot)
 
     def held(self, job_id: JobId) -> GpuSet:

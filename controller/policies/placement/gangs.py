@@ -100,7 +100,7 @@ def _nodes(free: Free, job: Job, model: str, count: int, share: int, consolidate
     for slot in free.with_room(share, model):
         if not accepts(slot.node, job, share):
             continue
-        group = groups.setdefault((slot.node.model, slot.node.switch if consolidated else ""), [])
+        group = groups.setdefault((slot.model, slot.node.switch if consolidated else ""), [])
         group.append(slot)
         # Mostly the first ones do, and the others need not be looked at.
         if len(group) == count and not consolidated and (first := _common(group, count, share)) is not None:

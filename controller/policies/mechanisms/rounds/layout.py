@@ -2,7 +2,7 @@
 """GPUs for the jobs that a round has chosen."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 
 from controller.model import NOWHERE, GpuId, GpuSet, Job, JobId, Placement
@@ -11,7 +11,7 @@ from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.pairs import SharingRules
 from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.selection import Choice, Selection
-from controller.policies.mechanisms.row import Standing
+from controller.policies.mechanisms.row import Row, Standing
 from controller.policies.placement.draft import Draft
 
 _TRIES = 16
@@ -21,7 +21,7 @@ laid out one by one."""
 
 def place(draft: Draft, jobs: Sequence[Job], gpus: GpuSet) -> None:
     """They are to run there together."""
-    ids = frozenset(job.id for job in jobs)
+    ids = frozenset([job.id for job in jobs])
     for job in jobs:
         draft.put(job.id, Placement(gpus, job.placement.allocation or gpus, ids - {job.id}))
 
@@ -140,28 +140,24 @@ class Layout:
             key=lambda s: (not any(j.placement.allocation for j in s[1]), -s[1][0].gpus, rank[s[0]])
         )
         for choice, waiting in starting:
-            host = next((self._members[i].job for i in choice.jobs if self._draft.of(i).gpus), None)
-            if host is not None:
+            hosts = [self._members[i].job for i in choice.jobs if self._draft.of(i).gpus]
+            if hosts:
+                host = hosts[0]
                 gpus = self._draft.of(host.id).gpus
                 if self._sharing.may_join(waiting[0], host, gpus):
                     place(self._draft, (host, waiting[0]), gpus)
                 else:
                     refused.add(choice)
                 continue
-
-            def find(waiting: Sequence[Job] = waiting, gpu_type: str = choice.gpu_type) -> GpuSet | None:
-                return find_together(self._pools, self._sharing, waiting, gpu_type)
-
-            sought = self._sought(choice, waiting)
-            gpus_found = None
+            sought, found_gpus = self._sought(choice, waiting), None
             if sought not in self._hopeless:
-                gpus_found = find() or self._clear(choice, find, refused)
-            if gpus_found is None:
+                found_gpus = self._find(choice, waiting) or self._clear(choice, waiting, refused)
+            if found_gpus is None:
                 self._hopeless.add(sought)
                 refused.add(choice)
             else:
-                place(self._draft, waiting, gpus_found)
-                self._started.update(dict.fromkeys(gpus_found, choice))
+                place(self._draft, waiting, found_gpus)
+                self._started.update(dict.fromkeys(found_gpus, choice))
         return refused
 
     def _sought(self, choice: Choice, waiting: Sequence[Job]) -> tuple[object, ...]:
@@ -169,9 +165,10 @@ class Layout:
             return choice  # where these may go is a question of just these
         return self._pools.sought(waiting[0], choice.gpu_type)
 
-    def _clear(
-        self, choice: Choice, find: Callable[[], GpuSet | None], refused: set[Choice]
-    ) -> GpuSet | None:
+    def _find(self, choice: Choice, waiting: Sequence[Job]) -> GpuSet | None:
+        return find_together(self._pools, self._sharing, waiting, choice.gpu_type)
+
+    def _clear(self, choice: Choice, waiting: Sequence[Job], refused: set[Choice]) -> GpuSet | None:
         """Take GPUs from jobs chosen after this one; those that are not in its way keep theirs."""
         draft, gpu_type = self._draft, type_of_kind(choice.gpu_type)
         after = self._selection.after(self._selection.chosen[choice])
@@ -183,7 +180,7 @@ class Layout:
         for _, placements in had:
             for job_id in placements:
                 draft.put(job_id, NOWHERE)
-        gpus = find()
+        gpus = self._find(choice, waiting)
         if gpus is None:
             draft.rollback(mark)
             return None
@@ -201,30 +198,36 @@ class PendingLayout:
     """What the beginning of a round has laid out, until a plan says it. The draft has it; jobs may change
     before."""
 
-    def __init__(self, changes: Mapping[JobId, Placement], members: Mapping[JobId, Member]) -> None:
-        """`members`: all jobs; it follows what is observed."""
-        self._changes, self._members = dict(changes), members
-        self._seen = {job_id: self._state(job_id) for job_id in changes}
+    def __init__(self, draft: Draft) -> None:
+        self._draft, self._laid = draft, draft.put_since()
+        self._seen: dict[JobId, tuple[Standing, Placement, Placement]] = {}
+        """Of jobs that were seen since: what they were then, and what they are to have."""
 
-    def _state(self, job_id: JobId) -> tuple[Standing, Placement] | None:
-        member = self._members.get(job_id)
-        return None if member is None else (member.standing, member.job.placement)
+    def leave(self, row: Row) -> None:
+        """The job is about to be seen as it is now."""
+        if row.id in self._laid:
+            before = row.standing, row.job.placement, self._draft.of(row.id)
+            self._seen.setdefault(row.id, before)
 
-    def say(self, draft: Draft) -> dict[JobId, Placement]:
-        """Those that still hold, which the draft has then. A job that is otherwise now keeps what it has, and
-        no other job is to have that."""
-        changed = {job_id for job_id, state in self._seen.items() if self._state(job_id) != state}
-        kept = set[GpuId]()
-        for job_id in changed & self._members.keys():
-            kept |= self._members[job_id].job.placement.gpus
+    def say(self, members: Mapping[JobId, Member]) -> dict[JobId, Placement]:
+        """Those that still hold. A job that is otherwise now keeps what it has, and no other job is to have
+        that. `members`: all jobs."""
+        draft, changed, kept = self._draft, set[JobId](), set[GpuId]()
+        for job_id, (*before, to) in self._seen.items():
+            member = members.get(job_id)
+            if member is not None and [member.standing, member.job.placement] == before:
+                draft.put(job_id, to)
+                continue
+            changed.add(job_id)
+            kept |= member.job.placement.gpus if member is not None else set()
         found: dict[JobId, Placement] = {}
-        for job_id, placement in self._changes.items():
+        for job_id in self._laid:
+            placement = draft.of(job_id)
             if job_id in changed:
                 continue
             if changed.isdisjoint(placement.shares_with) and kept.isdisjoint(placement.gpus):
-                draft.put(job_id, placement)
                 found[job_id] = placement
-            elif not self._members[job_id].job.placement.gpus:
+            elif not members[job_id].job.placement.gpus:
                 draft.put(job_id, NOWHERE)
         return found
 

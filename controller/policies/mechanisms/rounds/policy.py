@@ -127,6 +127,10 @@ class Rounds(Mechanism):
         member.recall(note)
         return member
 
+    def leave(self, row: Row) -> None:
+        if self._pending is not None:
+            self._pending.leave(row)
+
     def ended(self, job_id: JobId, row: Row | None, note: Note, usage: Usage) -> None:
         if row is not None or note is not None:
             self._notes[job_id] = None
@@ -285,7 +289,7 @@ class Rounds(Mechanism):
             if not self._budget.allows(len(self._members)):
                 return {}
             self._planner.begin_round(draft, self._now)
-            self._pending = PendingLayout(draft.changes(), self._members)
+            self._pending = PendingLayout(draft)
             self._ready = self._planner.unfinished
         if not self._budget.allows(len(self._members)):
             return {}
@@ -297,7 +301,7 @@ class Rounds(Mechanism):
         self._memory.due += length * (math.floor((self._now - self._memory.due + TINY) / length) + 1)
         # Jobs that came since it was laid out are looked at with the next plan.
         self._budget.more |= self._ready
-        return laid.say(draft)
+        return laid.say(self._members)
 
     def _patient_until(self) -> float:
         """A round that is due waits so long for the allocation."""
