@@ -16,7 +16,7 @@ from controller.model import NOWHERE, JobId, Memory, Placement, Plan, Snapshot, 
 from controller.policies import budget
 from controller.policies.mechanisms import sentences
 from controller.policies.mechanisms.mechanism import Mechanism
-from controller.policies.mechanisms.row import WAITING, Row, arrival
+from controller.policies.mechanisms.row import WAITING, Row
 from controller.policies.moves.move import Move
 from controller.policies.moves.part import part, with_partners
 from controller.policies.placement.draft import Draft
@@ -128,7 +128,7 @@ class Frame:
             (self._sharing.add if job.placement.shares_with else self._sharing.discard)(job_id)
             self._draft.hold(job_id, self.mechanism.held(job))
             touched.append(row)
-        self.mechanism.follow(sorted(touched, key=arrival))
+        self.mechanism.follow(touched)
 
     def _forget(self, job_id: JobId) -> None:
         self._draft.hold(job_id, NOWHERE)

@@ -45,7 +45,7 @@ class Mechanism(Room, Protocol):
         """What a job has as far as others are concerned."""
 
     def follow(self, rows: Sequence[Row]) -> None:
-        """These jobs are as they were observed, in the order of their arrival."""
+        """These jobs are as they were observed, in the order of their ids."""
 
     def decide(self, snapshot: Snapshot, draft: Draft) -> Mapping[JobId, Placement] | None:
         """Who runs where, after what changes by itself or was solved: changes the draft, whose budget says

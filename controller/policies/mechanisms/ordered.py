@@ -81,6 +81,7 @@ class Ordered(Mechanism):
             self._ranks.ended(job_id, usage)
 
     def follow(self, rows: Sequence[Row]) -> None:
+        rows = sorted(rows, key=arrival)
         for row in rows:
             self._ranks.seen(row)
         if self._ranks.learned and self._ranks.recall():

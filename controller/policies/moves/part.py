@@ -30,7 +30,8 @@ def part(snapshot: Snapshot, draft: Draft, sharing: Iterable[JobId]) -> None:
 def with_partners(snapshot: Snapshot, ids: Iterable[JobId]) -> set[JobId]:
     """These and those that share GPUs with them: what may be done with one depends on the other."""
     jobs, found = snapshot.jobs, set(ids)
-    return found.union(*(jobs[i].placement.shares_with & jobs.keys() for i in found if i in jobs))
+    beside = [job.placement.shares_with for i in found if (job := jobs.get(i)) is not None]
+    return found.union(*(others & jobs.keys() for others in beside if others))
 
 
 def _why_apart(snapshot: Snapshot, draft: Draft, guest: Job) -> Why | None:

@@ -37,23 +37,20 @@ def sound_mask(node: Node) -> int:
 class Slot:
     """One node."""
 
-    __slots__ = ("bit", "filed", "free", "ids", "model", "node", "sound", "usable")
+    __slots__ = ("bit", "filed", "free", "ids", "model", "node", "size", "sound", "usable")
 
     def __init__(self, number: int, node: Node, taken: Container[GpuId]) -> None:
         self.bit = 1 << number
         """Its own among the nodes of a drawer."""
         self.node, self.model = node, node.model
         self.ids = {gpu.id.ordinal: gpu.id for gpu in node.gpus}
+        self.size = max(self.ids, default=-1) + 1
+        """So many GPUs, with those that are missing before its last one."""
         self.sound = sound_mask(node)
         self.usable = self.sound if node.available else 0
         """GPUs that jobs may start on."""
         self.free = self.usable & ~sum(1 << ordinal for ordinal, gpu in self.ids.items() if gpu in taken)
         self.filed = self.free.bit_count()
-
-    @property
-    def size(self) -> int:
-        """So many GPUs, with those that are missing before its last one."""
-        return max(self.ids, default=-1) + 1
 
     def gpus(self, mask: int) -> list[GpuId]:
         """In order."""

@@ -70,6 +70,6 @@ class Eligibility:
     def wants(self, member: Member) -> bool:
         """Whether an allocation counts the job."""
         job = member.job
-        if self.stays(job) and self._pools.only_closed(job):
+        if self._pools.only_closed(job) and self.stays(job):
             return False  # it ends where it is
         return member.standing is not ASIDE or job.switching or job.leaving or job.held_until is not None

@@ -63,6 +63,7 @@ class InForce:
             self.partners.setdefault(one, []).append(other)
             self.partners.setdefault(other, []).append(one)
         self._listed: list[list[float]] = self._fractions.tolist()
+        self._alone: list[Slot] = [(name, ALONE) for name in self.types]
         # Hundredths are said, and that less than one is not none.
         self._said = np.rint(100.0 * self._fractions) + (self._fractions > 0)
         self._remembered: dict[str, Any] | None = None
@@ -82,9 +83,9 @@ class InForce:
         """The fractions of a job, where it has any."""
         found: dict[Slot, float] = {}
         for other, jobs in self._with(job_id):
-            for name, fraction in zip(self.types, self._listed[self.rows[jobs]], strict=True):
+            for slot, fraction in zip(self._slots(other), self._listed[self.rows[jobs]], strict=True):
                 if fraction:
-                    found[name, other] = fraction
+                    found[slot] = fraction
         return found
 
     def due(self, elapsed_seconds: float, now: float) -> Callable[[JobId], dict[Slot, float]]:
@@ -97,11 +98,16 @@ class InForce:
             found: dict[Slot, float] = {}
             for other, jobs in self._with(job_id):
                 kept = self.types if other == ALONE else self.row(jobs)
-                both = zip(self.types, seconds[self.rows[jobs]], strict=True)
-                found |= {(name, other): part for name, part in both if part and name in kept}
+                for slot, part in zip(self._slots(other), seconds[self.rows[jobs]], strict=True):
+                    if part and slot[0] in kept:
+                        found[slot] = part
             return found
 
         return of
+
+    def _slots(self, other: JobId) -> list[Slot]:
+        """Beside this job, or alone, by type."""
+        return [(name, other) for name in self.types] if other != ALONE else self._alone
 
     def _with(self, job_id: JobId) -> list[tuple[JobId, Jobs]]:
         """Beside whom it may have time, and whose row says so."""

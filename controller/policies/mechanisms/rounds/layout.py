@@ -133,27 +133,27 @@ class Layout:
     def _start(self, found: Iterable[Choice]) -> set[Choice]:
         """Returns choices that have no place."""
         rank, refused = self._selection.chosen, set[Choice]()
-        starting = [
-            (c, jobs) for c in found if (jobs := [j for i in c.jobs if _waits(j := self._members[i].job)])
-        ]
-        starting.sort(
-            key=lambda s: (not any(j.placement.allocation for j in s[1]), -s[1][0].gpus, rank[s[0]])
-        )
-        for choice, waiting in starting:
-            hosts = [self._members[i].job for i in choice.jobs if self._draft.of(i).gpus]
-            if hosts:
-                host = hosts[0]
-                gpus = self._draft.of(host.id).gpus
-                if self._sharing.may_join(waiting[0], host, gpus):
-                    place(self._draft, (host, waiting[0]), gpus)
+        starting: list[tuple[bool, int, int, Choice, list[Job]]] = []
+        for choice in found:
+            waiting = [job for i in choice.jobs if _waits(job := self._members[i].job)]
+            if waiting:
+                free = not any([job.placement.allocation for job in waiting])
+                starting.append((free, -waiting[0].gpus, rank[choice], choice, waiting))
+        starting.sort()
+        for *_, choice, waiting in starting:
+            host = next((i for i in choice.jobs if self._draft.of(i).gpus), None)
+            if host is not None:
+                gpus = self._draft.of(host).gpus
+                if self._sharing.may_join(waiting[0], self._members[host].job, gpus):
+                    place(self._draft, (self._members[host].job, waiting[0]), gpus)
                 else:
                     refused.add(choice)
                 continue
-            sought, found_gpus = self._sought(choice, waiting), None
-            if sought not in self._hopeless:
+            found_gpus = None
+            if not self._hopeless or self._sought(choice, waiting) not in self._hopeless:
                 found_gpus = self._find(choice, waiting) or self._clear(choice, waiting, refused)
             if found_gpus is None:
-                self._hopeless.add(sought)
+                self._hopeless.add(self._sought(choice, waiting))
                 refused.add(choice)
             else:
                 place(self._draft, waiting, found_gpus)

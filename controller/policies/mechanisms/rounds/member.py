@@ -63,9 +63,11 @@ class Member(Row):
     stated: AllocationJob | None = None
     """What allocations are given of it, but for how far it is. None: as it was before something changed."""
 
-    def account(self, gpu_type: str) -> Account:
-        """Of its time alone."""
-        return self.accounts.setdefault((gpu_type, ALONE), Account())
+    def account(self, slot: Slot) -> Account:
+        found = self.accounts.get(slot)
+        if found is None:
+            found = self.accounts[slot] = Account()
+        return found
 
     def seconds(self, gpu_type: str, now: float) -> float:
         """On GPUs of this type in all, whatever their kind."""
@@ -94,11 +96,12 @@ class Member(Row):
 
     def _shares_type(self, slot: Slot) -> bool:
         """Whether it is of the type of this round."""
-        return type_of_kind(slot[0]) == type_of_kind(self.assigned)
+        return bool(self.assigned) and type_of_kind(slot[0]) == type_of_kind(self.assigned)
 
     def _kinds_of(self, gpu_type: str) -> list[str]:
         """Those that it distinguishes."""
-        return [gpu_type, *(k for k in self.types if k != gpu_type and type_of_kind(k) == gpu_type)]
+        other = scattered(gpu_type)
+        return [gpu_type, other] if other in self.types else [gpu_type]
 
     # -- rounds ---------------------------------------------------------------------------------------
 
@@ -114,7 +117,7 @@ class Member(Row):
         if had:
             ran, slot = self.seconds(self.assigned, now) - self.mark, (self.assigned, self.beside)
             for kind in self._kinds_of(type_of_kind(self.assigned)):
-                self.account(kind)
+                self.account((kind, ALONE))
             for other, account in self.accounts.items():
                 if self._shares_type(other) and (self.extra or other != slot):
                     account.uncounted += ran
@@ -145,15 +148,15 @@ class Member(Row):
             del self.accounts[slot]
         for gpu_type in self.had:
             for kind in self._kinds_of(gpu_type):
-                self.account(kind)
-        for slot in due.keys() - self.accounts.keys():
-            self.accounts[slot] = Account()
+                self.account((kind, ALONE))
+        for slot in due:
+            self.account(slot)
         for slot, account in self.accounts.items():
             received = max(0.0, self._countable(slot, now) - account.uncounted)
             account.deficit += due.get(slot, 0.0) - received
             account.uncounted += received
         if self.extra:
-            self.mark = max(self.mark, self.account(self.assigned).uncounted)
+            self.mark = max(self.mark, self.account((self.assigned, ALONE)).uncounted)
 
     # -- memory ---------------------------------------------------------------------------------------
 

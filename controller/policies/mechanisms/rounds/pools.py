@@ -51,13 +51,13 @@ class Pools:
         """GPUs of the type, or kind, for the job now; where Slurm has bound it, those that it is bound to."""
         if job.placement.allocation:
             return find(self.gpus, job)
-        sought, refused = self.sought(job, gpu_type), self.gpus.refused
-        if sought in refused:
+        refused = self.gpus.refused
+        if refused and self.sought(job, gpu_type) in refused:
             return None
         few, scattered = self._distinguishes(job, gpu_type), is_scattered(gpu_type)
         found = find(self.gpus, job, type_of_kind(gpu_type), consolidated=few, scattered=scattered)
         if found is None:
-            refused.add(sought)
+            refused.add(self.sought(job, gpu_type))
         return found
 
     def sought(self, job: Job, gpu_type: str) -> tuple[object, ...]:

@@ -25,7 +25,7 @@ class Speeds:
         """Samples per second of the job alone, by the types that it may run on. A type that nothing is known
         of counts as fast as the fastest: that is found out soon. Where nothing is known of any, all are
         alike."""
-        model, gpus, types = rate_key(member.job), member.job.gpus, member.types
+        model, gpus, types = rate_key(member.job), member.gpus, member.types
         found = self._alone.get((model, gpus, types))
         if found is None:
             known = self._known(model, gpus)
