@@ -40,7 +40,6 @@ from controller.policies.moves.resizing import (
 )
 from controller.policies.moves.trials import Trial, Trials
 from controller.policies.placement.draft import Draft
-from controller.policies.placement.free import bindings
 from controller.policies.recalled import recalled
 from controller.policies.settings import GrowSettings, TrialSettings
 
@@ -211,7 +210,7 @@ def _widen(snapshot: Snapshot, draft: Draft) -> None:
     """Jobs that may change their size in place are bound to all GPUs of their node when they start, and
     float there: what they grow into is in their allocation then. Those that this plan places on GPUs of one
     node, and that have no promise elsewhere."""
-    bound = bindings(snapshot)
+    bound = draft.bound(snapshot)
     for job_id in sorted(draft.put_since()):
         job, placement = snapshot.jobs[job_id], draft.of(job_id)
         names = {gpu.node for gpu in placement.allocation}

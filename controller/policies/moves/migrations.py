@@ -103,4 +103,4 @@ class Migrations:
 
     def save(self) -> None:
         """Into the draft."""
-        self._draft.remember(NAME, self._since or None)
+        self._draft.remember(NAME, dict(self._since) or None)

@@ -10,16 +10,14 @@ Source: Gandiva (OSDI'18) 4.3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import islice
 
-from controller.model import Configuration, GpuId, Job, JobId, Placement, Snapshot, Verdict, rate_key
+from controller.model import Configuration, Job, JobId, Placement, Snapshot, Verdict, rate_key
 from controller.model.reasons import Reason, Why
 from controller.policies import budget
 from controller.policies.moves.hosts import Hosts
 from controller.policies.moves.trials import Trials
 from controller.policies.placement.draft import Draft
-from controller.policies.placement.free import bindings
 from controller.policies.placement.gangs import tightest
 from controller.policies.placement.sharing import can_join, peak_bytes, refusal_to_share, utilization
 from controller.policies.recalled import recalled
@@ -146,7 +144,6 @@ class Pack:
             for job in waiting
             if (_on_trial(job, trials, hosts) if trials.busy(job.id) else hosts.any_for(job))
         ]
-        bound: Mapping[GpuId, int] | None = None
         in_vain: set[object] = set()
         """Guests of these kinds gain with none of the hosts that are tried for them."""
         made = False
@@ -171,10 +168,8 @@ class Pack:
                 if score is not None and not trials.is_gain(score):
                     continue
                 alike = False
-                if bound is None and not guest.placement.allocation:
-                    bound = bindings(snapshot, hosts.gpus)
                 may_share = not refusal_to_share(snapshot, host, guest, gpus)
-                if may_share and can_join(snapshot, guest, gpus, bound or {}):
+                if may_share and can_join(snapshot, guest, gpus, draft.bound(snapshot)):
                     hosts.ids.remove(host_id)
                     if score is None and trial is None:
                         trials.begin(what, before)

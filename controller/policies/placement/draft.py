@@ -7,15 +7,16 @@ The one way to try and undo within a decision: mechanisms and moves alike put pl
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 from pydantic_core import to_jsonable_python
 
-from controller.model import NOWHERE, Job, JobId, Moved, Placement, Snapshot, Verdict
+from controller.model import NOWHERE, GpuId, GpuSet, Job, JobId, Moved, Placement, Snapshot, Verdict
 from controller.policies.budget import Budget
-from controller.policies.placement.free import NOBODY, Free, bindings
+from controller.policies.placement.free import NOBODY, Free
 from controller.policies.recalled import recalled
 
 T = TypeVar("T")
@@ -42,6 +43,11 @@ class Draft:
         """What is remembered, as JSON and as it was read."""
         self._stale: set[JobId] = set()
         """Jobs that may have other GPUs than it says."""
+        self._bound: Counter[GpuId] | None = None
+        self._bindings: dict[JobId, GpuSet] = {}
+        """Those that are counted there."""
+        self._seen: set[JobId] = set()
+        """Jobs that may be bound to others."""
         self.begin({})
 
     def begin(self, remembered: Mapping[str, Any]) -> Draft:
@@ -74,6 +80,8 @@ class Draft:
 
     def hold(self, job_id: JobId, placement: Placement) -> None:
         """The job has this now, as it was observed."""
+        if self._bound is not None:
+            self._seen.add(job_id)
         if self.of(job_id) != placement:
             self._room.change(job_id, self.of(job_id), placement)
             self._set(job_id, placement)
@@ -105,7 +113,7 @@ class Draft:
         if self._free is None:
             self._free, self._stale = Free(snapshot.nodes), set(self._placements)
         if not self._looked:
-            self._looked, bound = True, bindings(snapshot)
+            self._looked, bound = True, self.bound(snapshot)
             cards = chain.from_iterable(node.gpus for node in snapshot.nodes.values())
             full = frozenset(gpu.id for gpu in cards if bound[gpu.id] >= gpu.shards)
             self._free.hold(NOBODY, full)
@@ -113,6 +121,19 @@ class Draft:
             self._free.hold(job_id, self.of(job_id).held)
         self._stale.clear()
         return self._free
+
+    def bound(self, snapshot: Snapshot) -> Mapping[GpuId, int]:
+        """How many jobs Slurm has bound to each GPU."""
+        if self._bound is None:
+            self._bound, self._seen = Counter(), set(snapshot.jobs)
+        for job_id in self._seen:
+            self._bound.subtract(self._bindings.pop(job_id, ()))
+            job = snapshot.jobs.get(job_id)
+            if job is not None and job.placement.allocation:
+                self._bindings[job_id] = job.placement.allocation
+                self._bound.update(job.placement.allocation)
+        self._seen.clear()
+        return self._bound
 
     def say(self, job_id: JobId, sentence: str) -> None:
         """Why the job waits, starts, stops or moves, for `gandiva explain`. The last one counts. Plain text
@@ -133,11 +154,13 @@ class Draft:
         return found
 
     def remember(self, name: str, memory: Any) -> None:
-        """Remember this from plan to plan, as JSON, in place of what the name had. None: nothing."""
+        """Remember this from plan to plan, as JSON, in place of what the name had. None: nothing. It stays as
+        it is now."""
         if memory is None:
             self.remembered.pop(name, None)
         else:
             self.remembered[name] = to_jsonable_python(memory)
+            self._recalled[name] = self.remembered[name], memory
 
     def wake(self, at: float) -> None:
         """Plan again at this time, even if nothing happens. Now: the move goes on with the next plan, and

@@ -6,11 +6,10 @@ by how many they have.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
-from itertools import chain
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
-from controller.model import GpuId, GpuSet, Job, JobId, Node, Snapshot, Why, natural_key
+from controller.model import GpuId, GpuSet, Job, JobId, Node, Why, natural_key
 from controller.policies.placement.groups import Spreads, same_offer
 
 NOBODY = JobId(-1)
@@ -219,11 +218,3 @@ class Free:
                 yield from sorted(
                     self.slots[bit.bit_length() - 1].node.name for bit in bits(self._drawers[count])
                 )
-
-
-def bindings(snapshot: Snapshot, among: Set[GpuId] | None = None) -> Counter[GpuId]:
-    """How many jobs Slurm has bound to each GPU. `among`: of these GPUs; None: of all."""
-    allocations = (job.placement.allocation for job in snapshot.jobs.values())
-    if among is not None:
-        allocations = (gpus for gpus in allocations if not among.isdisjoint(gpus))
-    return Counter(chain.from_iterable(allocations))

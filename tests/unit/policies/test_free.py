@@ -14,7 +14,7 @@ from controller.policies.placement.draft import Draft
 from controller.policies.placement.free import Free
 from controller.policies.placement.gangs import find
 from tests.unit.draws import draws
-from tests.unit.policies.ideal import gpu_set, make_job, make_node, suspended
+from tests.unit.policies.ideal import gpu_set, make_job, make_node, running, suspended
 from tests.unit.policies.test_pack_trials import Nothing
 
 
@@ -100,3 +100,25 @@ def test_what_a_draft_frees_is_free_at_the_next_look_and_what_it_gives_at_once()
     assert free() == [0, 2, 1]
     draft.put(JobId(1), Placement(frozenset(), here | there))
     assert free() == [0, 0, 1], "of a job that is on none all that it is bound to"
+
+
+def test_a_draft_counts_the_jobs_that_slurm_has_bound_to_a_gpu() -> None:
+    here, there = gpu_set("n1:0", "n1:1"), gpu_set("n1:1", "n1:2")
+    one, two, three = map(JobId, (1, 2, 3))
+    jobs = {one: suspended(make_job(1, 2), here), two: suspended(make_job(2, 2), there)}
+    nodes, draft = {"n1": make_node("n1", 3)}, Draft(Nothing())
+
+    def bound() -> list[int]:
+        found = draft.bound(Snapshot(time=0.0, nodes=nodes, jobs=dict(jobs)))
+        return [found[gpu] for gpu in sorted(here | there)]
+
+    assert bound() == bound() == [1, 2, 1]
+    jobs[one], jobs[three] = running(make_job(1, 2), there), suspended(make_job(3, 2), here)
+    for job_id in (one, three):
+        draft.hold(job_id, jobs[job_id].placement)
+    assert bound() == [1, 3, 2]
+    del jobs[two]
+    draft.hold(two, NOWHERE)
+    jobs[three] = make_job(3, 2)
+    draft.hold(three, NOWHERE)
+    assert bound() == [0, 1, 1]

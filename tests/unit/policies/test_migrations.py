@@ -109,7 +109,7 @@ def test_those_on_their_way_count() -> None:
 
 def test_a_job_on_trial_does_not_go() -> None:
     _, draft, snapshot = guard()
-    draft.remember("trials", {"open": [["grow", "what", [1], [1.0], NOW, 0.0, False]], "judged": {}})
+    draft.remembered["trials"] = {"open": [["grow", "what", [1], [1.0], NOW, 0.0, False]], "judged": {}}
     migrations = Migrations(snapshot, draft, MigrationSettings())
     assert not migrations.may_go(snapshot.jobs[JobId(1)])
 

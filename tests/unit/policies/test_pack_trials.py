@@ -319,10 +319,10 @@ def test_of_a_memory_in_which_a_job_is_on_two_trials_nothing_is_kept(doubled: li
     jobs = {JobId(n): running(make_job(n), gpu_set(f"n1:{n}")) for n in (1, 2, 3)}
     rows = [["one", "what", ids, [1.0, 1.0], 5.0, 0.0, False] for ids in ([1, 2], doubled)]
     snapshot, draft = Snapshot(time=5.0, nodes={}, jobs=jobs), Draft(Nothing())
-    draft.remember("trials", {"open": rows, "judged": {"one that": [1.5, 5.0]}})
+    draft.remembered["trials"] = {"open": rows, "judged": {"one that": [1.5, 5.0]}}
     settings = TrialSettings(trial_seconds=60.0, cooldown_seconds=60.0)
     trials = Trials(snapshot, draft, "one", settings)
     assert not any(map(trials.busy, jobs)) and trials.score("that") is None
-    draft.remember("trials", {"open": rows[:1], "judged": {"one that": [1.5, 5.0]}})
+    draft.remembered["trials"] = {"open": rows[:1], "judged": {"one that": [1.5, 5.0]}}
     trials = Trials(snapshot, draft, "one", settings)
     assert trials.busy(JobId(2)) and not trials.busy(JobId(3)) and trials.score("that") == 1.5

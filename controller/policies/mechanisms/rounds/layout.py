@@ -137,7 +137,7 @@ class Layout:
         for choice in found:
             waiting = [job for i in choice.jobs if _waits(job := self._members[i].job)]
             if waiting:
-                free = not any([job.placement.allocation for job in waiting])
+                free = not any(job.placement.allocation for job in waiting)
                 starting.append((free, -waiting[0].gpus, rank[choice], choice, waiting))
         starting.sort()
         for *_, choice, waiting in starting:

@@ -3,7 +3,6 @@
 
 import marshal
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from hashlib import blake2b
 from itertools import islice
 from typing import Any
@@ -12,7 +11,7 @@ from controller.model import GpuId, GpuSet, Job, Snapshot, rate_key
 from controller.policies.allocations.allocation import Jobs, Pair
 from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.speeds import Speeds, Together
-from controller.policies.placement.free import bindings
+from controller.policies.placement.draft import Draft
 from controller.policies.placement.gangs import own_gpus
 from controller.policies.placement.sharing import can_join, peak_bytes, refusal_to_share, room_bytes
 
@@ -27,12 +26,8 @@ IN_TURNS = 1.0
 class SharingRules:
     """Who may join whom, by one snapshot."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-
-    @cached_property
-    def _bound(self) -> Mapping[GpuId, int]:
-        return bindings(self._snapshot)
+    def __init__(self, snapshot: Snapshot, draft: Draft) -> None:
+        self._snapshot, self._draft = snapshot, draft
 
     def may_join(self, job: Job, host: Job, gpus: GpuSet) -> bool:
         """Whether the job, which is off GPUs, may start on these beside the host, which is there or starts
@@ -40,7 +35,7 @@ class SharingRules:
         if refusal_to_share(self._snapshot, host, job, gpus):
             return False
         promised = 0 if host.placement.allocation else 1
-        return can_join(self._snapshot, job, gpus, self._bound, promised)
+        return can_join(self._snapshot, job, gpus, self._draft.bound(self._snapshot), promised)
 
 
 def find_pairs(snapshot: Snapshot, members: Sequence[Member], speeds: Speeds) -> tuple[Pair, ...]:

@@ -27,7 +27,6 @@ class RoundPlanner:
         members: Mapping[JobId, Member],
         in_force: InForce,
         settings: RoundSettings,
-        sharing: SharingRules,
         *,
         pairs: bool,
     ) -> None:
@@ -38,7 +37,7 @@ class RoundPlanner:
         """
         self._pools, self._members, self._in_force = pools, members, in_force
         self._settings, self._pairs = settings, pairs
-        self.sharing = sharing
+        self.sharing: SharingRules
         """Who may share GPUs; anew in each plan."""
         self._waiting: dict[JobId, int] = {}
         """With the GPUs that they take."""

@@ -67,10 +67,8 @@ class Rounds(Mechanism):
         self._pools = Pools(snapshot.nodes, self._members)
         self._workers = self._pools.workers()
         self._in_force = InForce(common.get("fractions"))
-        sharing, pairs = SharingRules(snapshot), self._pairs
-        self._planner = RoundPlanner(
-            self._pools, self._members, self._in_force, self._settings, sharing, pairs=pairs
-        )
+        pairs = self._pairs
+        self._planner = RoundPlanner(self._pools, self._members, self._in_force, self._settings, pairs=pairs)
         self._pending: PendingLayout | None = None
         """Of a round that begins, and not said yet."""
         self._digests: dict[JobId, int] = {}
@@ -120,7 +118,6 @@ class Rounds(Mechanism):
         self.changed: set[JobId] = set()
         self._renewed: Set[JobId] = set()
         """Jobs of which something else is to be remembered, besides."""
-        self._planner.sharing = SharingRules(snapshot)
 
     def row(self, job: Job, usage: Usage, note: Note) -> Row:
         member = Member(job, usage)
@@ -250,7 +247,7 @@ class Rounds(Mechanism):
     # -- deciding -------------------------------------------------------------------------------------
 
     def decide(self, snapshot: Snapshot, draft: Draft) -> Mapping[JobId, Placement] | None:
-        self._budget = draft.budget
+        self._budget, self._planner.sharing = draft.budget, SharingRules(snapshot, draft)
         self._budget.spend(self._touched)
         self._allocate(snapshot)
         self.problems, self.refused = self._problem.problems, self._problem.refused
