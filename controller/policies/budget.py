@@ -9,6 +9,8 @@ TURN = 20
 """to give a job its turn,"""
 START = 40
 """to start one,"""
+CHANGE = 4
+"""to say of a job that was placed before,"""
 WORDS = 5
 """to say why a job is where it is,"""
 PAIR = 313

@@ -13,6 +13,7 @@ from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.selection import Choice, Selection
 from controller.policies.mechanisms.row import Row, Standing
 from controller.policies.placement.draft import Draft
+from controller.policies.placement.free import Free
 
 _TRIES = 16
 """How often all that fits is laid out together, where jobs found no place. Then what follows in the list is
@@ -195,41 +196,62 @@ class Layout:
 
 
 class PendingLayout:
-    """What the beginning of a round has laid out, until a plan says it. The draft has it; jobs may change
+    """What the beginning of a round has laid out, until plans have said it. The draft has it; jobs may change
     before."""
 
-    def __init__(self, draft: Draft) -> None:
-        self._draft, self._laid = draft, draft.put_since()
+    def __init__(self, draft: Draft, gpus: Free) -> None:
+        """`gpus`: who has them, as the draft says."""
+        self._draft, self._gpus = draft, gpus
+        put = sorted(draft.put_since(), key=lambda job_id: bool(draft.of(job_id).gpus))
+        self._left = dict.fromkeys(reversed(put))
+        """Jobs of which it is to be said, those that leave their GPUs last: they are said first."""
         self._seen: dict[JobId, tuple[Standing, Placement, Placement]] = {}
         """Of jobs that were seen since: what they were then, and what they are to have."""
+        self._changed: set[JobId] = set()
+        """Those of them that are otherwise now."""
+        self._kept: set[GpuId] = set()
+        """Their GPUs."""
+
+    def __len__(self) -> int:
+        """Of how many jobs it is to be said."""
+        return len(self._left)
 
     def leave(self, row: Row) -> None:
         """The job is about to be seen as it is now."""
-        if row.id in self._laid:
+        if row.id in self._left:
             before = row.standing, row.job.placement, self._draft.of(row.id)
             self._seen.setdefault(row.id, before)
 
-    def say(self, members: Mapping[JobId, Member]) -> dict[JobId, Placement]:
-        """Those that still hold. A job that is otherwise now keeps what it has, and no other job is to have
-        that. `members`: all jobs."""
-        draft, changed, kept = self._draft, set[JobId](), set[GpuId]()
+    def say(self, members: Mapping[JobId, Member], most: int) -> dict[JobId, Placement]:
+        """Those that still hold, so many and their partners. A job that is otherwise now keeps what it has,
+        and no other job is to have that. `members`: all jobs."""
         for job_id, (*before, to) in self._seen.items():
             member = members.get(job_id)
             if member is not None and [member.standing, member.job.placement] == before:
-                draft.put(job_id, to)
+                self._draft.hold(job_id, to)  # it was put there by an earlier plan
                 continue
-            changed.add(job_id)
-            kept |= member.job.placement.gpus if member is not None else set()
+            del self._left[job_id]
+            self._changed.add(job_id)
+            self._kept |= member.job.placement.gpus if member is not None else set()
+        self._seen.clear()
         found: dict[JobId, Placement] = {}
-        for job_id in self._laid:
-            placement = draft.of(job_id)
-            if job_id in changed:
-                continue
-            if changed.isdisjoint(placement.shares_with) and kept.isdisjoint(placement.gpus):
-                found[job_id] = placement
-            elif not members[job_id].job.placement.gpus:
-                draft.put(job_id, NOWHERE)
+        while self._left and len(found) < most:
+            job_id, _ = self._left.popitem()
+            self._say(job_id, members, found)
+            for other in found.get(job_id, NOWHERE).shares_with & self._left.keys():
+                del self._left[other]
+                self._say(other, members, found)
         return found
+
+    def _say(self, job_id: JobId, members: Mapping[JobId, Member], found: dict[JobId, Placement]) -> None:
+        placement, job = self._draft.of(job_id), members[job_id].job
+        both = {job_id, *placement.shares_with}
+        # A job of which it was said that it leaves them may still be there.
+        taken = any(not both.issuperset(self._gpus.holders(gpu)) for gpu in placement.gpus - job.promised)
+        if not (taken or self._kept & placement.gpus or self._changed & both):
+            found[job_id] = placement
+        elif not job.placement.gpus:
+            self._draft.put(job_id, NOWHERE)
 
 
 def find_together(pools: Pools, sharing: SharingRules, jobs: Sequence[Job], gpu_type: str) -> GpuSet | None:

@@ -17,6 +17,7 @@ from controller.model import Changes, Job, JobId, Note, Placement, Reason, Snaps
 from controller.model.timers import TINY
 from controller.policies.allocations.allocation import Given, Pair
 from controller.policies.allocations.table import FractionTable, tabulated
+from controller.policies.budget import CHANGE
 from controller.policies.mechanisms.mechanism import Mechanism
 from controller.policies.mechanisms.rounds import words
 from controller.policies.mechanisms.rounds.eligibility import Eligibility
@@ -251,10 +252,9 @@ class Rounds(Mechanism):
         self._budget.spend(self._touched)
         self._allocate(snapshot)
         self.problems, self.refused = self._problem.problems, self._problem.refused
-        late = self._decide(draft)
-        return late if self._pending is None else None
+        return self._decide(draft)
 
-    def _decide(self, draft: Draft) -> Mapping[JobId, Placement]:
+    def _decide(self, draft: Draft) -> Mapping[JobId, Placement] | None:
         """Changes the draft. Returns what is to be said of it besides: it was laid out by a plan before."""
         if not self._members:
             self._memory.due, self._pending = None, None
@@ -274,9 +274,10 @@ class Rounds(Mechanism):
             self._budget.more |= self._ready
         return {}
 
-    def _begin_round(self, draft: Draft) -> Mapping[JobId, Placement]:
+    def _begin_round(self, draft: Draft) -> Mapping[JobId, Placement] | None:
         """List all jobs, choose among them and lay out, and say it: with as many plans as that needs."""
         assert self._memory.due is not None
+        most = max(1, self._budget.left // CHANGE)
         if self._pending is None:
             if self._planner.listed is None:
                 if not self._budget.allows(len(self._members)):
@@ -286,11 +287,21 @@ class Rounds(Mechanism):
             if not self._budget.allows(len(self._members)):
                 return {}
             self._planner.begin_round(draft, self._now)
-            self._pending = PendingLayout(draft)
+            self._pending = PendingLayout(draft, self._pools.gpus)
             self._ready = self._planner.unfinished
-        if not self._budget.allows(len(self._members)):
-            return {}
-        laid, self._pending = self._pending, None
+            most = len(self._pending)  # this plan changes the draft: it says all of that, or nothing
+        if not self._budget.allows(most * CHANGE):
+            return None
+        said = self._pending.say(self._members, most)
+        self._budget.more |= bool(self._pending)
+        if not self._pending:
+            self._end_beginning()
+        return said
+
+    def _end_beginning(self) -> None:
+        """All is said."""
+        assert self._memory.due is not None
+        self._pending = None
         self.changed |= self._planner.settled
         self._planner.settled.clear()
         self.changed.update(member.id for member in self._members.values() if member.assigned)
@@ -298,7 +309,6 @@ class Rounds(Mechanism):
         self._memory.due += length * (math.floor((self._now - self._memory.due + TINY) / length) + 1)
         # Jobs that came since it was laid out are looked at with the next plan.
         self._budget.more |= self._ready
-        return laid.say(self._members)
 
     def _patient_until(self) -> float:
         """A round that is due waits so long for the allocation."""
