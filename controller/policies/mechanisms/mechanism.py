@@ -50,7 +50,8 @@ class Mechanism(Room, Protocol):
     def decide(self, snapshot: Snapshot, draft: Draft) -> Mapping[JobId, Placement] | None:
         """Who runs where, after what changes by itself or was solved: changes the draft, whose budget says
         whether there is more to decide. Returns placements that are to be said besides: an earlier plan put
-        them into the draft. None: all that is in the draft is for a later plan to say."""
+        them into the draft, and may have put more there for later plans to say. None: all that is in the
+        draft is for those."""
 
     def settle(self, changes: Mapping[JobId, Placement], *, whole: bool) -> None:
         """This is what the plan changes, moves included. It will be observed before it is decided about

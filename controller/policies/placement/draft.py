@@ -79,7 +79,7 @@ class Draft:
         return self._placements
 
     def hold(self, job_id: JobId, placement: Placement) -> None:
-        """The job has this now, as it was observed."""
+        """The job has this now, as it was observed, or as an earlier plan put it."""
         if self._bound is not None:
             self._seen.add(job_id)
         if self.of(job_id) != placement:

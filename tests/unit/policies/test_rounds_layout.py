@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a round has laid out is said by a later plan, as far as it still holds then."""
+"""What a round has laid out is said by later plans, as far as it still holds then."""
 
 from __future__ import annotations
 

@@ -81,12 +81,8 @@ class InForce:
 
     def of(self, job_id: JobId) -> dict[Slot, float]:
         """The fractions of a job, where it has any."""
-        found: dict[Slot, float] = {}
-        for other, jobs in self._with(job_id):
-            for slot, fraction in zip(self._slots(other), self._listed[self.rows[jobs]], strict=True):
-                if fraction:
-                    found[slot] = fraction
-        return found
+        rows = [(self._slots(other), self._listed[self.rows[jobs]]) for other, jobs in self._with(job_id)]
+        return {slot: part for slots, row in rows for slot, part in zip(slots, row, strict=True) if part}
 
     def due(self, elapsed_seconds: float, now: float) -> Callable[[JobId], dict[Slot, float]]:
         """Seconds that a job was to have since the last reset, which was so long ago. A pair that has nothing
@@ -114,7 +110,7 @@ class InForce:
         if (job_id,) not in self.rows:
             return []
         others = self.partners.get(job_id, ())
-        return [(ALONE, (job_id,)), *[(i, (min(i, job_id), max(i, job_id))) for i in others]]
+        return [(ALONE, (job_id,)), *((i, (min(i, job_id), max(i, job_id))) for i in others)]
 
     # -- other fractions ------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ _SCATTERED = " scattered"
 """No GPU type of Slurm has a space in its name."""
 
 
-@lru_cache(1024)
 def scattered(gpu_type: str) -> str:
     """The kind of this type on more nodes than a gang needs."""
     return gpu_type + _SCATTERED

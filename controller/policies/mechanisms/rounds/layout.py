@@ -22,7 +22,7 @@ laid out one by one."""
 
 def place(draft: Draft, jobs: Sequence[Job], gpus: GpuSet) -> None:
     """They are to run there together."""
-    ids = frozenset([job.id for job in jobs])
+    ids = frozenset(job.id for job in jobs)
     for job in jobs:
         draft.put(job.id, Placement(gpus, job.placement.allocation or gpus, ids - {job.id}))
 
@@ -138,15 +138,15 @@ class Layout:
         for choice in found:
             waiting = [job for i in choice.jobs if _waits(job := self._members[i].job)]
             if waiting:
-                free = not any(job.placement.allocation for job in waiting)
-                starting.append((free, -waiting[0].gpus, rank[choice], choice, waiting))
+                unbound = not any(job.placement.allocation for job in waiting)
+                starting.append((unbound, -waiting[0].gpus, rank[choice], choice, waiting))
         starting.sort()
         for *_, choice, waiting in starting:
-            host = next((i for i in choice.jobs if self._draft.of(i).gpus), None)
+            host = next((self._members[i].job for i in choice.jobs if self._draft.of(i).gpus), None)
             if host is not None:
-                gpus = self._draft.of(host).gpus
-                if self._sharing.may_join(waiting[0], self._members[host].job, gpus):
-                    place(self._draft, (self._members[host].job, waiting[0]), gpus)
+                gpus = self._draft.of(host.id).gpus
+                if self._sharing.may_join(waiting[0], host, gpus):
+                    place(self._draft, (host, waiting[0]), gpus)
                 else:
                     refused.add(choice)
                 continue

@@ -64,6 +64,7 @@ class Member(Row):
     """What allocations are given of it, but for how far it is. None: as it was before something changed."""
 
     def account(self, slot: Slot) -> Account:
+        """A new one where it has none."""
         found = self.accounts.get(slot)
         if found is None:
             found = self.accounts[slot] = Account()

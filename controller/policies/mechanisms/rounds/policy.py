@@ -263,7 +263,8 @@ class Rounds(Mechanism):
         if due is None or self._now > due + late:  # there was no job, or no controller for long
             due = self._memory.due = self._now
         if self._now >= due - TINY:
-            if self._problem.under_way and self._now < self._patient_until() - TINY:
+            waits = self._problem.under_way and self._now < self._patient_until() - TINY
+            if waits and self._pending is None:
                 return {}
             return self._begin_round(draft)
         allocating = self._problem.under_way or self._budget.more
@@ -295,11 +296,11 @@ class Rounds(Mechanism):
         said = self._pending.say(self._members, most)
         self._budget.more |= bool(self._pending)
         if not self._pending:
-            self._end_beginning()
+            self._all_is_said()
         return said
 
-    def _end_beginning(self) -> None:
-        """All is said."""
+    def _all_is_said(self) -> None:
+        """The round has begun."""
         assert self._memory.due is not None
         self._pending = None
         self.changed |= self._planner.settled

@@ -155,7 +155,7 @@ class Selection:
             size, gpu_type = self._size(choice), type_of_kind(choice.gpu_type)
             if not 0 < size <= self._left.get(gpu_type, 0) or choice in self.refused:
                 continue
-            if self._taken.isdisjoint(choice.jobs) and all(map(self._gpus.__contains__, choice.jobs)):
+            if self._taken.isdisjoint(choice.jobs) and all(i in self._gpus for i in choice.jobs):
                 found.append(choice)
                 self.chosen[choice] = place
                 self._taken.update(choice.jobs)
