@@ -27,6 +27,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from controller.cluster.simulated import SimulatedCluster, SimulatedJob, SlurmCosts, make_nodes, request_text
 from controller.journal import Journal
 from controller.loop.loop import Controller
 from controller.loop.pacing import PaceSettings
@@ -34,7 +35,6 @@ from controller.nodes.simulated import NodeCosts, SimulatedNodes
 from controller.policies.allocations.worker import answers
 from controller.settings.loading import parse_settings
 from controller.simulation.virtual_time import VirtualClock, run_virtual
-from controller.slurm.simulated import SimulatedCluster, SimulatedJob, SlurmCosts, make_nodes, request_text
 from controller.solver import ImmediateSolver
 
 NODES = 64

@@ -26,6 +26,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from controller.cluster.port import JobState
+from controller.cluster.simulated import SimulatedCluster, SimulatedJob, SlurmCosts, idle_node, request_text
 from controller.journal.memory import MemoryJournal
 from controller.loop.loop import Controller
 from controller.loop.pacing import PaceSettings
@@ -33,8 +35,6 @@ from controller.model import JobId
 from controller.nodes.simulated import NodeCosts, SimulatedNodes
 from controller.settings.loading import parse_settings
 from controller.simulation.virtual_time import VirtualClock, run_virtual
-from controller.slurm.port import JobState
-from controller.slurm.simulated import SimulatedCluster, SimulatedJob, SlurmCosts, idle_node, request_text
 from controller.solver import ImmediateSolver
 from gandiva.curves import Judgement, judge
 from gandiva.trials import with_word

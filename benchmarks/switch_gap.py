@@ -46,7 +46,7 @@ COPY_GIB_PER_SECOND = 12
 # Runs inside ctl, as the controller's user: two jobs take turns without Gandiva, by calls to Slurm alone.
 RPC_PROBE = """
 import asyncio, json, sys, time
-from controller.slurm.adapter import open_cluster
+from controller.cluster.adapter import open_cluster
 async def main():
     cluster = open_cluster("pyslurm", deadline_seconds=10.0)
     runs, rests = map(int, sys.argv[1:])

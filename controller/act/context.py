@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from controller.act.ledger import Ledger
 from controller.act.recorder import Recorder, Step
 from controller.act.reservations import Reservations
+from controller.cluster.port import OVER, ClusterJob, ClusterPort, JobState
 from controller.errors import ClusterError, ClusterUnavailable, GandivaError, NodeError, UnknownJob
 from controller.model import GpuId, GpuSet, Job, JobId, Snapshot, by_node, gpu_type
 from controller.model.clock import Clock
@@ -18,7 +19,6 @@ from controller.observe.costs import Kind, MeasuredCosts
 from controller.observe.jobs import InFlight
 from controller.observe.memory import JobMemories
 from controller.settings.schema import Settings
-from controller.slurm.port import OVER, ClusterPort, JobState, SlurmJob
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class Context:
         except ClusterError:
             return False
 
-    async def until(self, job_id: JobId, after: str, *states: JobState) -> SlurmJob:
+    async def until(self, job_id: JobId, after: str, *states: JobState) -> ClusterJob:
         """The job once it is in one of these states. Raises ClusterUnavailable at the start deadline."""
         deadline = self.clock.now() + self.settings.suspend.start_deadline_seconds
         pause_seconds = 0.05

@@ -9,10 +9,10 @@ from controller.act import residuals
 from controller.act.actions import Place
 from controller.act.context import NODE_CALL_SECONDS, PLACE_RETRY_SECONDS, Context, JobEnded, Operation, put
 from controller.act.recorder import Step
+from controller.cluster.port import JOB_REASONS, LIMIT_REASONS, NODE_REASONS, ON_NODES, OVER, ClusterJob
 from controller.errors import ClusterRefused, ClusterUnavailable, GandivaError, UnknownJob
 from controller.model import GpuSet, Job, JobId, by_node
 from controller.observe.memory import group
-from controller.slurm.port import JOB_REASONS, LIMIT_REASONS, NODE_REASONS, ON_NODES, OVER, SlurmJob
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def _remember(context: Context, job: Job, nodes: Collection[str], reason: str) -
     return until - now
 
 
-def _charge(context: Context, job: SlurmJob, gpus: GpuSet, released: float) -> None:
+def _charge(context: Context, job: ClusterJob, gpus: GpuSet, released: float) -> None:
     """A job that is over and was not seen running was on its GPUs for as long as Slurm states, since its
     release at the earliest: Slurm's times are whole seconds."""
     assert job.start_time is not None
@@ -104,7 +104,7 @@ def _charge(context: Context, job: SlurmJob, gpus: GpuSet, released: float) -> N
             context.recorder.slice_ends(job.id, "job ended", end)
 
 
-async def _await_start(context: Context, job_id: JobId) -> SlurmJob:
+async def _await_start(context: Context, job_id: JobId) -> ClusterJob:
     """Until Slurm says RUNNING, or that it ran. Raises ClusterRefused at the start deadline, and long before
     it where what stands in the way does not pass by waiting, or somebody else holds the job."""
     begin = context.clock.now()

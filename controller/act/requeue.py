@@ -9,10 +9,10 @@ from controller.act.actions import Cancel, Requeue, Withdraw
 from controller.act.context import PLACE_RETRY_SECONDS, Context, JobEnded, Operation
 from controller.act.place import names, take_back
 from controller.act.recorder import Step
+from controller.cluster.port import OVER, JobState
 from controller.errors import ClusterError, ClusterRefused
 from controller.model import GpuSet, Job, JobId, Unsuspendable
 from controller.observe.memory import FIRST_PAUSE_SECONDS, doubled
-from controller.slurm.port import OVER, JobState
 
 log = logging.getLogger(__name__)
 

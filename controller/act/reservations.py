@@ -10,10 +10,10 @@ import logging
 import math
 from collections.abc import Container
 
+from controller.cluster.port import ClusterPort
 from controller.errors import GandivaError
 from controller.model import GpuSet, JobId, Phase, Snapshot
 from controller.observe.memory import JobMemories
-from controller.slurm.port import ClusterPort
 
 log = logging.getLogger(__name__)
 

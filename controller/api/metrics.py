@@ -20,10 +20,10 @@ from controller import __version__
 from controller.act.recorder import Outcome, Step
 from controller.api.live import LiveState, Published
 from controller.api.messages import GpuMessage, GpusMessage
+from controller.cluster.adapter import CALLS
+from controller.cluster.adapter import OUTCOMES as CALL_OUTCOMES
 from controller.model import ON_GPU, Phase, Reason, Verdict
 from controller.policies.settings import MOVE_NAMES
-from controller.slurm.adapter import CALLS
-from controller.slurm.adapter import OUTCOMES as CALL_OUTCOMES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 USES = ("running", "ordinary", "idle", "unavailable")

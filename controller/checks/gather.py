@@ -22,11 +22,11 @@ from controller.checks.gpu_types import SACCTMGR, judge_types
 from controller.checks.partitions import judge_partitions
 from controller.checks.products import judge_products
 from controller.checks.slurm_options import SlurmOptions
+from controller.cluster.commands import run
+from controller.cluster.partitions import SCONTROL, parse_partitions
 from controller.errors import ClusterError, GandivaError, NodeError, SettingsError
 from controller.settings.loading import load_settings
 from controller.settings.schema import NodesSettings, Settings
-from controller.slurm.commands import run
-from controller.slurm.partitions import SCONTROL, parse_partitions
 
 T = TypeVar("T")
 PARALLEL_AGENTS = 64

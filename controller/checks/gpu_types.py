@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 from controller.checks.finding import Finding, Subject
 from controller.checks.slurm_options import SlurmOptions
+from controller.cluster.gres import taken_for_one
 from controller.reports.text import some
-from controller.slurm.gres import taken_for_one
 
 SACCTMGR = (("sacctmgr", "-P", "show", "qos"), ("sacctmgr", "-P", "show", "assoc"))
 """With headers: which columns there are differs between releases."""

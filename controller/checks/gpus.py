@@ -9,11 +9,11 @@ from typing import NamedTuple
 from controller.checks.finding import Finding, Level, Subject
 from controller.checks.slurm_files import release_of
 from controller.checks.slurm_options import RECONFIGURE, RESTART
-from controller.slurm import replies
-from controller.slurm.gres import Gres, node_gpus, parse_gres, split_type
-from controller.slurm.port import SlurmGpu
-from controller.slurm.raw import NodeRecord
-from controller.slurm.states import POWERED_OFF, node_up, powered_off
+from controller.cluster import replies
+from controller.cluster.gres import Gres, node_gpus, parse_gres, split_type
+from controller.cluster.port import ClusterGpu
+from controller.cluster.raw import NodeRecord
+from controller.cluster.states import POWERED_OFF, node_up, powered_off
 
 _OF_GPUS = re.compile(r"(?:gpu|shard)\b|$")
 
@@ -22,7 +22,7 @@ class KnownNode(NamedTuple):
     """A node with GPUs, as Slurm has it."""
 
     record: NodeRecord
-    gpus: tuple[SlurmGpu, ...]
+    gpus: tuple[ClusterGpu, ...]
     gres: tuple[Gres, ...] | None
     """None: what is configured makes no sense."""
 

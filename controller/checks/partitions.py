@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterator
 
 from controller.checks.finding import Finding, Subject
 from controller.checks.slurm_options import RECONFIGURE, SlurmOptions
-from controller.slurm.partitions import Partition
-from controller.slurm.records import host_names
+from controller.cluster.partitions import Partition
+from controller.cluster.records import host_names
 
 _NEVER = ("", "INFINITE", "NONE", "-1")
 

@@ -43,7 +43,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _nodes(text: str) -> tuple[str, ...]:
-    from controller.slurm.hostlist import expand
+    from controller.cluster.hostlist import expand
 
     try:
         return expand(text)

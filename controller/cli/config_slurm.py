@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from controller.cli.common import Subparsers, add_options, say
 from controller.cli.outputs import refuse_inputs
-from controller.slurm.gres import taken_for_one
+from controller.cluster.gres import taken_for_one
 from controller.slurm_config.description import SlurmConfigError, load
 from controller.slurm_config.fragments import PARTS, Options, render, write
 

@@ -99,8 +99,8 @@ def _line(values: list[str]) -> str:
     Gandiva's jobs are given shards, and floating ones shards of all GPUs of a node: what they run on is the
     number of GPUs in their request. The type that an ordinary job asked for is in its constraint.
     """
-    from controller.slurm.raw import PREFIX
-    from controller.slurm.request import InvalidRequest, read_message
+    from controller.cluster.raw import PREFIX
+    from controller.cluster.request import InvalidRequest, read_message
 
     *values, constraint, comment = values
     ours = comment.startswith(PREFIX)

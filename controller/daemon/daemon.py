@@ -21,6 +21,8 @@ from controller.api.answers import Answers
 from controller.api.live import LiveState
 from controller.api.metrics import Metrics
 from controller.api.server import ApiServer
+from controller.cluster.adapter import open_cluster
+from controller.cluster.port import ClusterPort
 from controller.daemon import leadership, logs
 from controller.daemon.measuring import MeasuringRecorder
 from controller.daemon.publishing import DecisionFile, Publisher, tell_systemd
@@ -39,8 +41,6 @@ from controller.policies.protocol import Policy
 from controller.settings.loading import load_settings
 from controller.settings.ownership import require_own
 from controller.settings.schema import Settings, needs_restart
-from controller.slurm.adapter import open_cluster
-from controller.slurm.port import ClusterPort
 from controller.solver import WorkerSolver
 
 log = logging.getLogger(__name__)

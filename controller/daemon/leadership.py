@@ -18,12 +18,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
+from controller.cluster.port import ClusterPort
 from controller.errors import ClusterError, JournalError, NodeError, NotLeading
 from controller.journal.lock import JournalLock
 from controller.nodes.protocol import MAX_CONTROLLER_CHARS, ErrorKind, HelloArgs
 from controller.nodes.remote import RemoteNodes
 from controller.settings.schema import NodesSettings
-from controller.slurm.port import ClusterPort
 
 log = logging.getLogger(__name__)
 

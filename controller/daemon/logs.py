@@ -24,7 +24,7 @@ _PLACE = re.compile(r"(?:\b(job|node|journal|file) )?%[-0-9.]*[sdrgf]")
 _AS_TEXT = "[%(asctime)s.%(msecs)03d] %(level)s%(message)s", "%Y-%m-%dT%H:%M:%S"
 
 DEBUG_FLAGS: Mapping[str, str] = {
-    "cluster": "controller.slurm",
+    "cluster": "controller.cluster",
     "nodes": "controller.nodes",
     "executor": "controller.act",
     "policy": "controller.policies",

@@ -10,12 +10,12 @@ import asyncio
 import logging
 import time
 
+from controller.cluster.port import ClusterPort, JobState
 from controller.errors import ClusterError, ClusterUnavailable, GandivaError
 from controller.loop.failures import go_on
 from controller.loop.loop import Controller
 from controller.model import IN_HOST_MEMORY, JobId, Memory, Plan, Reason, Snapshot, Why
 from controller.reports.text import some
-from controller.slurm.port import ClusterPort, JobState
 
 log = logging.getLogger(__name__)
 

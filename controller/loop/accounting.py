@@ -4,13 +4,13 @@
 import logging
 
 from controller.act.recorder import Recorder, Step
+from controller.cluster.port import OVER, ClusterJob
 from controller.journal import Journal
 from controller.model import ON_GPU, GpuSet, Job, JobId, Phase, Usage, gpu_type
 from controller.model.clock import Clock
 from controller.observe.memory import JobMemories
 from controller.observe.observer import Observer
 from controller.observe.utilization import Utilization
-from controller.slurm.port import OVER, SlurmJob
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Accounting:
             self._was_starting = {j: since for j, since in self._was_starting.items() if j in unknown}
         self._looked_at = now
 
-    def _see(self, job: Job, slurm_job: SlurmJob | None, observer: Observer, now: float) -> None:
+    def _see(self, job: Job, slurm_job: ClusterJob | None, observer: Observer, now: float) -> None:
         # One that is stuck in a switch which a killed controller had begun has not left its GPUs either.
         on_gpus = job.phase is Phase.RUNNING or (job.phase is Phase.STUCK and job.id in self._was_running)
         if on_gpus and self._memory.of(job.id).usage.since is None:
@@ -103,7 +103,7 @@ class Accounting:
         if self._memory.started(job_id, gpus, gpu_type(gpus, observer.made_nodes), since):
             self._recorder.slice_begins(job_id, gpus, since)
 
-    def _end(self, job_id: JobId, slurm_job: SlurmJob | None, observer: Observer, now: float) -> None:
+    def _end(self, job_id: JobId, slurm_job: ClusterJob | None, observer: Observer, now: float) -> None:
         """The job is over, or Slurm does not know it any more; or it is no Gandiva job any more."""
         if slurm_job is not None and slurm_job.state not in OVER:
             return
@@ -131,7 +131,7 @@ class Accounting:
         return resumed_at if resumed_at is not None else self._was_starting.get(job_id, now)
 
 
-def _end_of(job: SlurmJob | None, since: float, now: float) -> float:
+def _end_of(job: ClusterJob | None, since: float, now: float) -> float:
     """When a job that is over left its GPUs: Slurm's end time, unless its clock was stepped."""
     end = job.end_time if job is not None else None
     return end if end is not None and since <= end <= now else now

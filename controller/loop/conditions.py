@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Set
 
 from controller.act.recorder import Recorder
+from controller.cluster.port import OVER, ClusterNode
 from controller.errors import NodeError
 from controller.model import FailedSuspends, Job, JobId, Unsuspendable
 from controller.model.clock import Clock
@@ -15,7 +16,6 @@ from controller.observe.nodes import broken
 from controller.observe.observer import Observer
 from controller.policies.allocations.settings import named_types, unknown_types
 from controller.settings.policies import PolicySettings
-from controller.slurm.port import OVER, SlurmNode
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ def report_refused(conditions: Conditions, refused: dict[JobId, tuple[int, str]]
     )
 
 
-def report_types(conditions: Conditions, policy: PolicySettings, nodes: Iterable[SlurmNode]) -> None:
+def report_types(conditions: Conditions, policy: PolicySettings, nodes: Iterable[ClusterNode]) -> None:
     """GPU types that the policy's settings name and no node has."""
     wrong: list[str] = []
     if any(named_types(policy.in_use)):

@@ -18,6 +18,7 @@ from controller.act.context import Context
 from controller.act.diff import diff
 from controller.act.executor import Executor
 from controller.act.recorder import Recorder
+from controller.cluster.port import ClusterPort
 from controller.errors import ClusterError, JournalError
 from controller.journal import Journal
 from controller.loop.accounting import UPTIME_KEY, Accounting
@@ -47,7 +48,6 @@ from controller.observe.requests import RequestReader
 from controller.policies.assemble import make_policy, priority_class
 from controller.policies.protocol import Policy, PolicyError
 from controller.settings.schema import Settings
-from controller.slurm.port import ClusterPort
 from controller.solver import SolverPort
 
 log = logging.getLogger(__name__)

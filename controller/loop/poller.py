@@ -4,9 +4,9 @@
 import asyncio
 from collections.abc import Mapping
 
+from controller.cluster.port import ClusterNode, ClusterPort, ClusterView
 from controller.nodes.port import NodePort
 from controller.observe.node_cache import Sample
-from controller.slurm.port import ClusterPort, ClusterView, SlurmNode
 
 
 class Poller:
@@ -21,7 +21,7 @@ class Poller:
         """What nodes answered while Slurm could not be observed: they need not say it again."""
 
     async def ask(
-        self, known: Mapping[str, SlurmNode], addresses: Mapping[str, str], deadline_seconds: float
+        self, known: Mapping[str, ClusterNode], addresses: Mapping[str, str], deadline_seconds: float
     ) -> tuple[ClusterView, Mapping[str, Sample]]:
         """A look at Slurm and at the nodes. Nodes that Slurm names for the first time are asked after it.
 
@@ -51,7 +51,7 @@ class Poller:
         return view, samples
 
     async def _set_nodes(
-        self, view: ClusterView, known: Mapping[str, SlurmNode], addresses: Mapping[str, str]
+        self, view: ClusterView, known: Mapping[str, ClusterNode], addresses: Mapping[str, str]
     ) -> None:
         nodes = {node.name: node for node in view.nodes}
         if not view.complete:

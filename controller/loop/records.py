@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from controller.cluster.port import ClusterJob, JobState
 from controller.errors import JournalError
 from controller.journal import Journal
 from controller.journal.records import JobRecord
@@ -14,7 +15,6 @@ from controller.model import JobId, Request
 from controller.observe.memory import JobMemories
 from controller.observe.observer import Observer
 from controller.observe.requests import RequestReader
-from controller.slurm.port import JobState, SlurmJob
 
 _ENDING = "ending"
 """The part of the loop under which the journal has until when a job that Slurm cleans up was suspended."""
@@ -87,13 +87,13 @@ class JobRecords:
             # slurmctld forgot it before its end was seen: it was down, or MinJobAge is short.
             self._journal.upsert_job(replace(record, end_time=now, state="UNKNOWN"))
 
-    def _end_of(self, job: SlurmJob, now: float) -> float:
+    def _end_of(self, job: ClusterJob, now: float) -> float:
         """Of a job that ends while it is suspended Slurm says when it was suspended last; it ended no earlier
         than it was seen."""
         end = now if job.end_time is None else job.end_time
         return max(end, min(self._suspended.get(job.id, 0.0), self._followed_at, now))
 
-    def _record(self, job: SlurmJob, request: Request, observer: Observer, now: float) -> JobRecord:
+    def _record(self, job: ClusterJob, request: Request, observer: Observer, now: float) -> JobRecord:
         memory, measured = self._memory.of(job.id), observer.measured
         profile, utilization = measured.profiles.get(job.id), measured.utilization.of(job.id)
         ended = job.state is JobState.ENDED

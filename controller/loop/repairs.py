@@ -19,6 +19,7 @@ from collections.abc import Container, Iterable
 
 from controller.act.actions import Action, Place, Requeue, Withdraw
 from controller.act.context import PLACE_RETRY_SECONDS, Context
+from controller.cluster.port import JobState
 from controller.errors import GandivaError
 from controller.model import JobId, Reason, Why
 from controller.nodes.port import NodePort
@@ -26,7 +27,6 @@ from controller.nodes.protocol import NodeJob
 from controller.observe.holds import HoldRestorer
 from controller.observe.observer import Observer
 from controller.observe.vanished import VanishedJobs
-from controller.slurm.port import JobState
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from controller.cluster.port import ClusterPort
 from controller.errors import ClusterError
 from controller.loop.conditions import Conditions
 from controller.model import Share
 from controller.model.value import empty
-from controller.slurm.port import ClusterPort
 
 
 class ShareReader:

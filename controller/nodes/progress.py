@@ -4,8 +4,8 @@
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
+from controller.cluster.simulated_job import SimulatedJob
 from controller.model import JobId
-from controller.slurm.simulated_job import SimulatedJob
 
 TELLS_AFTER_STEPS, TELLS_AFTER_SECONDS = 30, 2.0
 """So much after a job's speed changed: more than what makes a rate (`controller/observe/rate_meter.py`)."""

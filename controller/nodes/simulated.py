@@ -12,15 +12,15 @@ from functools import lru_cache
 
 from typing_extensions import Unpack
 
+from controller.cluster.port import ON_NODES, OVER, JobState
+from controller.cluster.simulated import SimulatedCluster
+from controller.cluster.simulated_job import SimulatedJob
 from controller.errors import NodeError
 from controller.model import GpuId, JobId, by_node, value
 from controller.nodes import protocol
 from controller.nodes.port import Leave, NodeSample, Place
 from controller.nodes.progress import Progress
 from controller.nodes.protocol import NodePhase
-from controller.slurm.port import ON_NODES, OVER, JobState
-from controller.slurm.simulated import SimulatedCluster
-from controller.slurm.simulated_job import SimulatedJob
 
 PROGRAM = "/usr/bin/python3"
 """What all jobs run."""

@@ -10,10 +10,10 @@ again (docs/slurm-facts.md).
 import math
 from collections.abc import Iterable
 
+from controller.cluster.port import ClusterJob, JobState
+from controller.cluster.states import ADMIN_HOLD
 from controller.model import JobId
 from controller.observe.observer import Observer
-from controller.slurm.port import JobState, SlurmJob
-from controller.slurm.states import ADMIN_HOLD
 
 MOMENT_SECONDS = 10.0
 """How soon Slurm calls it held. A later hold is an administrator's."""
@@ -35,7 +35,7 @@ class HoldRestorer:
         jobs = [job for job_id in self._held if (job := observer.jobs.get(job_id)) is not None]
         return sorted(job.id for job in jobs if not job.switching)
 
-    def _see(self, job_id: JobId, job: SlurmJob | None, now: float) -> None:
+    def _see(self, job_id: JobId, job: ClusterJob | None, now: float) -> None:
         match None if job is None else job.state:
             case JobState.SUSPENDED:
                 self._until[job_id] = math.inf

@@ -5,10 +5,10 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
+from controller.cluster.port import ClusterJob, JobState
 from controller.errors import JournalError
 from controller.journal import Journal
 from controller.model import JobId
-from controller.slurm.port import JobState, SlurmJob
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ class Identities:
         self._journal, self._reused = journal, reused
         self._known: dict[JobId, tuple[str, float]] = {}
 
-    def check(self, jobs: Sequence[SlurmJob]) -> set[JobId]:
+    def check(self, jobs: Sequence[ClusterJob]) -> set[JobId]:
         """Of these jobs, which are new or differ from what was seen last, those that have the id of an
         earlier, different job."""
         unknown = [job.id for job in jobs if job.id not in self._known]
@@ -45,7 +45,7 @@ class Identities:
             self._known.pop(job_id, None)
 
 
-def _same_job(known: tuple[str, float], job: SlurmJob) -> bool:
+def _same_job(known: tuple[str, float], job: ClusterJob) -> bool:
     """Whether this is the job that was known by its user and its submit time. A requeue changes the submit
     time, and is counted. While the name service is away, a user's number stands for the name."""
     user, submit_time = known

@@ -4,6 +4,7 @@
 import math
 from collections.abc import Collection, Mapping
 
+from controller.cluster.port import ClusterJob, JobState
 from controller.errors import NodeError
 from controller.model import (
     ALLOCATED,
@@ -22,7 +23,6 @@ from controller.model import (
 from controller.nodes.protocol import NodeJob, NodePhase
 from controller.observe.memory import FailedStart, JobMemory, Limit
 from controller.observe.node_cache import OnNode
-from controller.slurm.port import JobState, SlurmJob
 
 TRESPASS_SECONDS = 30.0
 _MAY_START = frozenset({Phase.QUEUED, Phase.SUSPENDED, Phase.YIELDED})
@@ -45,7 +45,7 @@ class InFlight:
 class Seen:
     """What a job is made of."""
 
-    job: SlurmJob
+    job: ClusterJob
     request: Request
     on_nodes: Mapping[str, OnNode]
     """Of all its nodes."""
@@ -218,7 +218,7 @@ def _is_off(on_node: OnNode) -> bool:
     return isinstance(on_node, NodeJob) and on_node.phase is NodePhase.YIELDED and not on_node.trespasses
 
 
-def _phase(job: SlurmJob, on_nodes: Collection[OnNode]) -> Phase:
+def _phase(job: ClusterJob, on_nodes: Collection[OnNode]) -> Phase:
     """Where the job really is; `Phase` says what each means."""
     match job.state:
         case JobState.PENDING:

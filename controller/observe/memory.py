@@ -8,9 +8,9 @@ that it left them.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from controller.cluster.port import ClusterJob
 from controller.model import UNUSED, FailedSuspends, GpuSet, Job, JobId, Reason, Usage, Why, value
 from controller.model.value import empty
-from controller.slurm.port import SlurmJob
 
 Group = tuple[str, str, str, str]
 """User, account, QOS and partition of jobs: those that Slurm counts together for its limits."""
@@ -99,7 +99,7 @@ def doubled(seconds: float, times: int) -> float:
     return min(seconds * 2.0 ** min(times - 1, 16), LONGEST_PAUSE_SECONDS)
 
 
-def group(job: Job | SlurmJob) -> Group:
+def group(job: Job | ClusterJob) -> Group:
     """The group of a job."""
     return job.user, job.account, job.qos, job.partition
 

@@ -4,14 +4,14 @@
 from collections.abc import Mapping
 from operator import attrgetter
 
+from controller.cluster.port import ClusterJob, ClusterNode
 from controller.model import Gpu, GpuId, JobId, Node
 from controller.nodes.port import NodeSample, held_on
 from controller.nodes.protocol import GpuSample, NodePhase
 from controller.observe.node_cache import Sample
-from controller.slurm.port import SlurmJob, SlurmNode
 
 
-def make_node(node: SlurmNode, sample: Sample | None, jobs: Mapping[JobId, SlurmJob]) -> Node:
+def make_node(node: ClusterNode, sample: Sample | None, jobs: Mapping[JobId, ClusterJob]) -> Node:
     """A node. A GPU is not healthy with memory of a process on it that should not be there.
 
     Args:
@@ -73,7 +73,7 @@ def _left_by(gpu: GpuSample, sample: NodeSample) -> tuple[tuple[JobId, int], ...
     return tuple(sorted((job_id, memory) for job_id, memory in held if memory and job_id in yielded))
 
 
-def trespassers(sample: NodeSample, jobs: Mapping[JobId, SlurmJob]) -> dict[int, JobId]:
+def trespassers(sample: NodeSample, jobs: Mapping[JobId, ClusterJob]) -> dict[int, JobId]:
     """GPUs of a node on which a job that Slurm knows has memory that it should not have there now, and which
     job: one that was to leave it, or that Slurm gave other GPUs. No other job gets them."""
     whole = {seen.id for each in sample.jobs if (seen := jobs.get(each)) is not None and seen.exclusive_gpus}

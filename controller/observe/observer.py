@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from types import MappingProxyType
 
+from controller.cluster.port import ClusterView, JobState
 from controller.model import (
     ALL_CHANGED,
     Changes,
@@ -32,7 +33,6 @@ from controller.observe.node_cache import Differences, NodeCache, Sample
 from controller.observe.nodes import make_node, offer, trespassers
 from controller.observe.requests import RequestReader
 from controller.observe.slurm_cache import SlurmCache
-from controller.slurm.port import ClusterView, JobState
 
 
 class Observer:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from controller.cluster.hostlist import expand
+from controller.cluster.port import ClusterJob
+from controller.cluster.raw import TRIAL_PREFIX
+from controller.cluster.request import InvalidRequest, read_message
 from controller.model import JobId, Request, Search, Size, SuspendMethod
 from controller.settings.schema import RequestsSettings
-from controller.slurm.hostlist import expand
-from controller.slurm.port import SlurmJob
-from controller.slurm.raw import TRIAL_PREFIX
-from controller.slurm.request import InvalidRequest, read_message
 from gandiva.trials import MAX_PRIORITY, MIN_PRIORITY
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class RequestReader:
         self._settings = settings
         self._read = {job_id: read for job_id, read in self._read.items() if read[1] is None}
 
-    def of(self, job: SlurmJob) -> Request | None:
+    def of(self, job: ClusterJob) -> Request | None:
         """The request that counts. None: it cannot be read, and the job stays held."""
         key = (job.request, job.account, job.qos, job.trial)
         known = self._read.get(job.id)
@@ -89,7 +89,7 @@ class RequestReader:
         """Slurm does not know the job any more."""
         self._read.pop(job_id, None)
 
-    def _parse(self, job: SlurmJob) -> Request | None:
+    def _parse(self, job: ClusterJob) -> Request | None:
         try:
             request = parse_request(job.request, self._settings)
         except InvalidRequest as error:

@@ -3,10 +3,10 @@
 
 from collections.abc import Set
 
+from controller.cluster.port import ClusterJob, ClusterNode, ClusterView, JobState
 from controller.model import JobId
 from controller.model.index import Index
 from controller.observe.identities import Identities
-from controller.slurm.port import ClusterView, JobState, SlurmJob, SlurmNode
 
 
 class SlurmCache:
@@ -18,15 +18,15 @@ class SlurmCache:
 
     def __init__(self, identities: Identities) -> None:
         self._identities = identities
-        self.jobs: dict[JobId, SlurmJob] = {}
+        self.jobs: dict[JobId, ClusterJob] = {}
         """Gandiva jobs that Slurm knows."""
-        self.nodes: dict[str, SlurmNode] = {}
+        self.nodes: dict[str, ClusterNode] = {}
         """GPU nodes."""
         self._on = Index[JobId, str]()
-        self._withheld: dict[JobId, SlurmJob] = {}
+        self._withheld: dict[JobId, ClusterJob] = {}
         self._in = Index[JobId, str]()
         """Jobs with the partitions that they are in, or may start in."""
-        self._seen: tuple[SlurmJob, ...] | None = None
+        self._seen: tuple[ClusterJob, ...] | None = None
         """All jobs, where the last view was complete: the same object in the next view if none changed."""
 
     @property
@@ -66,7 +66,7 @@ class SlurmCache:
         self._seen = view.jobs if view.complete else None
         return changed.keys() | gone, nodes
 
-    def _put(self, job_id: JobId, job: SlurmJob | None) -> None:
+    def _put(self, job_id: JobId, job: ClusterJob | None) -> None:
         self.jobs.pop(job_id, None)
         if job is not None:
             self.jobs[job_id] = job

@@ -16,11 +16,11 @@ import logging
 import math
 from dataclasses import dataclass
 
+from controller.cluster.port import ON_NODES, ClusterJob
 from controller.errors import GandivaError
 from controller.model import JobId
 from controller.nodes.port import NodePort
 from controller.observe.observer import Observer
-from controller.slurm.port import ON_NODES, SlurmJob
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class VanishedJobs:
                 found.setdefault(job_id, node)
         return found
 
-    async def _ask(self, node: str, job: SlurmJob, absence: _Absence) -> None:
+    async def _ask(self, node: str, job: ClusterJob, absence: _Absence) -> None:
         """Sets `vanished`, or puts the matter off."""
         try:
             living = await self._nodes.living(node, job.id, deadline_seconds=ASK_SECONDS)
@@ -98,7 +98,7 @@ class VanishedJobs:
             absence.ask_at += ALIVE_SECONDS
 
 
-def _absent_from(job: SlurmJob, observer: Observer) -> list[_Run]:
+def _absent_from(job: ClusterJob, observer: Observer) -> list[_Run]:
     """Nodes that show nothing of a job which Slurm has there."""
     if job.state not in ON_NODES or job.exclusive_gpus:
         return []

@@ -5,11 +5,11 @@ import re
 from collections.abc import Sequence
 
 from controller.api.messages import EventMessage, JobMessage, LiveJobMessage
+from controller.cluster.port import JOB_REASONS, LIMIT_REASONS
+from controller.cluster.states import ADMIN_HOLD, RELEASE
 from controller.model import FailedSuspends
 from controller.reports import units
 from controller.reports.slurm_job import SlurmJob
-from controller.slurm.port import JOB_REASONS, LIMIT_REASONS
-from controller.slurm.states import ADMIN_HOLD, RELEASE
 
 _REASON = re.compile(r"\(reason: (.+)\)$")
 

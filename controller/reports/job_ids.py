@@ -5,11 +5,11 @@ as it writes them: `12+1`, a component of a heterogeneous job."""
 from collections.abc import Sequence
 from contextlib import suppress
 
+from controller.cluster.gres import index_ranges
+from controller.cluster.records import whole_part
 from controller.errors import GandivaError
 from controller.reports.sacct import Accounting, CommandFailed, ask_sacct
 from controller.reports.slurm_job import Scontrol, SlurmJob
-from controller.slurm.gres import index_ranges
-from controller.slurm.records import whole_part
 
 _WORDS = (
     "BF=BOOT_FAIL CA=CANCELLED CD=COMPLETED CG=COMPLETING DL=DEADLINE F=FAILED NF=NODE_FAIL "

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from controller.cluster.states import is_final as is_final
 from controller.errors import GandivaError
-from controller.slurm.states import is_final as is_final
 from gandiva._processes import slurm_environment
 
 DEADLINE_SECONDS = 5.0

@@ -30,7 +30,7 @@ class SimulationSettings(Section):
     progress: MaybeOwnPart = setting(
         "",
         "A class of a site's own that says how jobs get on with their work and when they end "
-        "(controller/slurm/progress.py). Empty: with the time that they have GPUs.",
+        "(controller/cluster/progress.py). Empty: with the time that they have GPUs.",
     )
     measure_rates: bool = setting(
         True,

@@ -18,13 +18,13 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, ValidationError
 
+from controller.cluster import hostlist
+from controller.cluster.port import ClusterNode
+from controller.cluster.simulated import idle_node
+from controller.cluster.simulated_job import PARTITION
 from controller.errors import GandivaError
 from controller.settings.base import ByteSize, Section, parse_toml, read_file, wrong
 from controller.simulation.traces.base import MAX_GPUS
-from controller.slurm import hostlist
-from controller.slurm.port import SlurmNode
-from controller.slurm.simulated import idle_node
-from controller.slurm.simulated_job import PARTITION
 from controller.slurm_config.description import MAX_FILE_BYTES, DescriptionError, Model, parse
 
 _WORDS = {"missing": "missing, and there is no default", "extra_forbidden": "no such key"}
@@ -47,7 +47,7 @@ class _File(Section):
     nodes: Annotated[list[_Nodes], Field(min_length=1, max_length=10_000)]
 
 
-def read_nodes(path: Path) -> list[SlurmNode]:
+def read_nodes(path: Path) -> list[ClusterNode]:
     """In order. Raises GandivaError: the file cannot be read, or makes no sense."""
     try:
         text = read_file(path, MAX_FILE_BYTES, GandivaError).decode()
@@ -70,7 +70,7 @@ def read_nodes(path: Path) -> list[SlurmNode]:
         raise GandivaError(f"{path}: not valid TOML: {error}") from error
     if sum(group.count * group.gpus for group in described.nodes) > MAX_GPUS:
         raise GandivaError(f"{path}: more than {MAX_GPUS:,} GPUs in all")
-    nodes: list[SlurmNode] = []
+    nodes: list[ClusterNode] = []
     for group in described.nodes:
         for _ in range(group.count):
             name = f"n{len(nodes) + 1}"
@@ -79,10 +79,10 @@ def read_nodes(path: Path) -> list[SlurmNode]:
     return nodes
 
 
-def _of_site(text: str, path: Path) -> list[SlurmNode]:
+def _of_site(text: str, path: Path) -> list[ClusterNode]:
     """The nodes with GPUs of a description that Slurm's configuration is made from."""
     described = parse(text, str(path))
-    nodes: list[SlurmNode] = []
+    nodes: list[ClusterNode] = []
     shards = described.cluster.oversubscription_depth
     members = [(each.name, frozenset(described.members(each))) for each in described.partitions]
     for group in described.nodes:

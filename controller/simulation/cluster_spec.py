@@ -8,11 +8,11 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from controller.cluster.port import ClusterNode
+from controller.cluster.simulated import idle_node, in_one_partition
 from controller.errors import GandivaError
 from controller.model import GPU_MODEL
 from controller.simulation.traces.base import MAX_GPUS
-from controller.slurm.port import SlurmNode
-from controller.slurm.simulated import idle_node, in_one_partition
 
 _ENTRY = rf"({GPU_MODEL}):([0-9]{{1,7}})"
 
@@ -21,7 +21,7 @@ _ENTRY = rf"({GPU_MODEL}):([0-9]{{1,7}})"
 class ClusterSpec:
     """Nodes in order."""
 
-    nodes: tuple[SlurmNode, ...]
+    nodes: tuple[ClusterNode, ...]
 
     @property
     def gpus(self) -> int:
@@ -59,7 +59,7 @@ def parse_cluster(text: str, gpus_per_node: int) -> ClusterSpec:
         entries = [(model, int(count)) for model, count in re.findall(_ENTRY, text)]
         if sum(count for _, count in entries) > MAX_GPUS:
             raise GandivaError(f"--cluster {text}: more than {MAX_GPUS:,} GPUs in all")
-        nodes: list[SlurmNode] = []
+        nodes: list[ClusterNode] = []
         for model, count in entries:
             for first in range(0, count, gpus_per_node):
                 size = min(gpus_per_node, count - first)

@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from controller.cluster.progress import Progress
+from controller.cluster.simulated import SimulatedCluster, SlurmCosts
+from controller.cluster.simulated_job import SimulatedJob
 from controller.errors import GandivaError, SettingsError
 from controller.journal.memory import MemoryJournal
 from controller.loop.loop import Controller, Cycle
@@ -42,9 +45,6 @@ from controller.simulation.virtual_time import (
     run_virtual,
 )
 from controller.simulation.workload import Workload
-from controller.slurm.progress import Progress
-from controller.slurm.simulated import SimulatedCluster, SlurmCosts
-from controller.slurm.simulated_job import SimulatedJob
 from controller.solver import ImmediateSolver
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from controller.cluster.simulated_job import SimulatedJob, request_text
 from controller.errors import GandivaError
 from controller.model import JobId
 from controller.policies.placement.groups import Spreads
@@ -19,7 +20,6 @@ from controller.simulation.ground_truth import GroundTruth, Throughputs, tensor_
 from controller.simulation.traces import TraceError, TraceJob
 from controller.simulation.traces.base import without_number
 from controller.simulation.traces.formats import model_slug
-from controller.slurm.simulated_job import SimulatedJob, request_text
 
 _LEAVE_OUT = " (--set simulation.drop_unfinishable=true leaves such jobs out)"
 

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
+from controller.cluster import hostlist
+from controller.cluster.gres import Gres, parse_gres, type_id
 from controller.errors import GandivaError
 from controller.model import GPU_MODEL, MAX_WEIGHT
 from controller.settings.base import Section, matching, parse_toml, read_file, wrong
-from controller.slurm import hostlist
-from controller.slurm.gres import Gres, parse_gres, type_id
 
 MAX_FILE_BYTES = 1 << 20
 _USER_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from controller.cluster.port import ClusterJob, ClusterNode, ClusterPort, ClusterView
 from controller.errors import NodeError
 from controller.model import GpuSet, JobId, Share
 from controller.nodes.port import NodePort, NodeSample
-from controller.slurm.port import ClusterPort, ClusterView, SlurmJob, SlurmNode
 from tests.contract.passing_on import PassingOn
 
 
@@ -21,8 +21,8 @@ class AddedUp(PassingOn):
         self._port = port
         self.last: ClusterView | None = None
         """What the port behind it answered last."""
-        self._jobs: dict[JobId, SlurmJob] = {}
-        self._nodes: dict[str, SlurmNode] = {}
+        self._jobs: dict[JobId, ClusterJob] = {}
+        self._nodes: dict[str, ClusterNode] = {}
 
     async def observe(self) -> ClusterView:
         self.last = view = await self._port.observe()

@@ -16,9 +16,9 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
+from controller.cluster.port import ClusterJob, ClusterPort, JobState
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuId, GpuSet, JobId
-from controller.slurm.port import ClusterPort, JobState, SlurmJob
 
 NO_JOB = JobId(999_999)
 PATIENCE_SECONDS = 60.0
@@ -110,15 +110,15 @@ async def until(
 
 async def in_state(
     world: World, job_id: JobId, *states: JobState, timeout_seconds: float = PATIENCE_SECONDS
-) -> SlurmJob:
+) -> ClusterJob:
     """The job once it is in one of these states."""
 
-    async def look() -> SlurmJob | None:
+    async def look() -> ClusterJob | None:
         job = await world.port.job(job_id)
         return job if job.state in states else None
 
     what = f"job {job_id} in {[state.value for state in states]}"
-    found: SlurmJob = await until(what, look, timeout_seconds)
+    found: ClusterJob = await until(what, look, timeout_seconds)
     return found
 
 
@@ -140,7 +140,7 @@ async def _bound(world: World, job_id: JobId, binding: GpuSet) -> bool:
     return True
 
 
-async def seen(world: World, job_id: JobId) -> SlurmJob:
+async def seen(world: World, job_id: JobId) -> ClusterJob:
     """The job as `observe` shows it. It fails when it is not there."""
     view = await world.port.observe()
     found = [job for job in view.jobs if job.id == job_id]
@@ -650,7 +650,7 @@ class RealSlurmContract(ClusterPortContract):
     async def test_an_array_keeps_its_limit(self, world: SlurmWorld) -> None:
         array = await world.submit("--array=1-5%2")
 
-        async def tasks() -> list[SlurmJob]:
+        async def tasks() -> list[ClusterJob]:
             return [job for job in (await world.port.observe()).jobs if job.id >= array]
 
         eligible = [job for job in await tasks() if job.eligible]

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from controller.cluster.port import ClusterJob
 from controller.model import GpuSet, JobId, Share
-from controller.slurm.port import SlurmJob
 
 
 class PassingOn:
@@ -19,8 +19,8 @@ class PassingOn:
     async def shares(self) -> tuple[Share, ...]:
         raise NotImplementedError
 
-    async def job(self, job_id: JobId) -> SlurmJob:
-        job: SlurmJob = await self._call("job", job_id)
+    async def job(self, job_id: JobId) -> ClusterJob:
+        job: ClusterJob = await self._call("job", job_id)
         return job
 
     async def bind(self, job_id: JobId, binding: GpuSet) -> None:

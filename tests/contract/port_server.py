@@ -16,7 +16,7 @@ import pickle
 import sys
 from typing import Any
 
-from controller.slurm.adapter import open_cluster
+from controller.cluster.adapter import open_cluster
 
 
 def encode(message: Any) -> bytes:

@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from controller.cluster.port import ClusterView
 from controller.model import GpuSet, JobId, Share
-from controller.slurm.port import ClusterView
 from tests.contract.passing_on import PassingOn
 from tests.contract.port_server import decode, encode
 

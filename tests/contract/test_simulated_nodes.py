@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from controller.cluster.simulated import make_nodes, request_text
 from controller.model import GpuId, JobId
 from controller.nodes.port import NodePort
 from controller.nodes.simulated import NodeCosts
-from controller.slurm.simulated import make_nodes, request_text
 from tests.contract.adding_up import Samples
 from tests.contract.node_port_contract import NodePortContract
 from tests.contract.troubled import TroubledCluster, TroubledNodes

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from controller.cluster.port import ClusterPort, JobState
+from controller.cluster.simulated import SlurmCosts, idle_node, make_nodes, request_text
 from controller.model import GpuSet, JobId, Share
-from controller.slurm.port import ClusterPort, JobState
-from controller.slurm.simulated import SlurmCosts, idle_node, make_nodes, request_text
 from tests.contract.adding_up import AddedUp
 from tests.contract.cluster_port_contract import ClusterPortContract
 from tests.contract.ordinary import submit_ordinary

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 from typing_extensions import Unpack
 
+from controller.cluster.port import JobState
+from controller.cluster.simulated import SimulatedCluster
 from controller.errors import ClusterUnavailable, NodeError, NodeUnreachable
 from controller.model import GpuSet, JobId
 from controller.nodes import protocol
 from controller.nodes.port import Leave, NodeSample, Place
 from controller.nodes.protocol import NodePhase
 from controller.nodes.simulated import Block, SimulatedNodes
-from controller.slurm.port import JobState
-from controller.slurm.simulated import SimulatedCluster
 
 
 class TroubledCluster(SimulatedCluster):

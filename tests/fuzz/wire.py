@@ -20,6 +20,12 @@ from pydantic import BaseModel
 from controller.act.diff import diff
 from controller.agent.main import Server, read_lines
 from controller.api.answers import Answers
+from controller.cluster.port import ClusterView
+from controller.cluster.records import slurm_job, slurm_node
+from controller.cluster.replies import any_jobs, gandiva_jobs
+from controller.cluster.replies import nodes as node_records
+from controller.cluster.request import InvalidRequest
+from controller.cluster.simulated import make_nodes
 from controller.errors import ClusterUnavailable, NodeError
 from controller.journal import JournalReader
 from controller.journal.memory import MemoryJournal
@@ -35,16 +41,10 @@ from controller.observe.requests import RequestReader, parse_request
 from controller.policies.assemble import make_policy
 from controller.settings.loading import parse_settings
 from controller.settings.schema import RequestsSettings
-from controller.slurm.port import ClusterView
-from controller.slurm.records import slurm_job, slurm_node
-from controller.slurm.replies import any_jobs, gandiva_jobs
-from controller.slurm.replies import nodes as node_records
-from controller.slurm.request import InvalidRequest
-from controller.slurm.simulated import make_nodes
 from tests.fuzz import mutations
 from tests.fuzz.target import Target
 from tests.unit.api import scene
-from tests.unit.slurm import recordings
+from tests.unit.cluster import recordings
 
 NOW = 1_800_000_000.0
 

@@ -23,10 +23,10 @@ import pytest
 
 from container.cluster import MiniCluster
 from container.spec import ClusterSpec, NodeGroup, Partition
+from controller.cluster.gres import indices_of
+from controller.cluster.hostlist import expand
+from controller.cluster.port import ClusterPort, ClusterView
 from controller.model import GpuId, GpuSet, JobId
-from controller.slurm.gres import indices_of
-from controller.slurm.hostlist import expand
-from controller.slurm.port import ClusterPort, ClusterView
 from tests.contract import port_server
 from tests.contract.adding_up import AddedUp
 from tests.contract.cases import Case, cases

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from controller.slurm.hostlist import expand
+from controller.cluster.hostlist import expand
 from tests.live.support import TRAIN, Site
 
 pytestmark = pytest.mark.live

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from controller.cluster.progress import Clock, End
+from controller.cluster.simulated_job import SimulatedJob
 from controller.model import GpuId, JobId
-from controller.slurm.progress import Clock, End
-from controller.slurm.simulated_job import SimulatedJob
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
 
+from controller.cluster.states import is_final
 from controller.simulation.traces.base import (
     MAX_GPUS,
     UNREADABLE,
@@ -24,7 +25,6 @@ from controller.simulation.traces.base import (
     read_table,
     without_number,
 )
-from controller.slurm.states import is_final
 
 _NEVER_RAN = "that never ran"
 _MODEL = re.compile(r"[^A-Za-z0-9._+-]+")

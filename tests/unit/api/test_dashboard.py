@@ -14,8 +14,8 @@ import pytest
 
 from controller.act.recorder import Outcome, Step
 from controller.api.metrics import OPERATIONS, USES, Metrics
+from controller.cluster.adapter import CALLS
 from controller.model import Phase
-from controller.slurm.adapter import CALLS
 
 from . import scene
 

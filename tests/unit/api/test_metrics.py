@@ -16,14 +16,14 @@ from controller.act.actions import Action, Place, Resume, Suspend
 from controller.act.recorder import Outcome, Step
 from controller.api.live import Health, LiveState
 from controller.api.metrics import OPERATIONS, Metrics
+from controller.cluster.adapter import CALLS, OUTCOMES, measured
+from controller.cluster.command import CommandTransport
 from controller.daemon.measuring import CycleMeter, MeasuringRecorder
 from controller.errors import ClusterRefused, ClusterUnavailable, NodeError, UnknownJob
 from controller.journal import MemoryJournal
 from controller.model import GpuId, JobId, Moved, Phase, Reason, Snapshot, Verdict
 from controller.nodes import protocol
 from controller.nodes.remote import RemoteNodes
-from controller.slurm.adapter import CALLS, OUTCOMES, measured
-from controller.slurm.command import CommandTransport
 
 from . import scene
 

@@ -11,9 +11,9 @@ from controller.checks import gather
 from controller.checks.finding import Level
 from controller.checks.partitions import judge_partitions
 from controller.checks.slurm_options import SlurmOptions
-from controller.slurm.partitions import Partition, parse_partitions
+from controller.cluster.partitions import Partition, parse_partitions
 from tests.unit.checks.test_host import slurm_with_a_node  # noqa: F401  (a fixture)
-from tests.unit.slurm.test_partitions import line
+from tests.unit.cluster.test_partitions import line
 
 NODES = ("n1", "n2")
 

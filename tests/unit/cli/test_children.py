@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from controller.cli.main import main
+from controller.cluster.commands import run
 from controller.reports.sacct import ask_sacct
 from controller.reports.slurm_job import ask_slurm
-from controller.slurm.commands import run
 from gandiva import trials
 
 WHERE_AND_WHO = {"SLURM_CONF": "/etc/x", "SLURM_CONF_SERVER": "ctl:6817", "SLURM_JWT": "a.b.c"}

@@ -15,11 +15,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from controller.cluster.port import ClusterJob, ClusterView
 from controller.errors import ClusterUnavailable, GandivaError, NodeError, NodeUnreachable
 from controller.model import GpuSet, JobId, Share
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import Living, Offload, Pause, Saved
-from controller.slurm.port import ClusterView, SlurmJob
 from tests.contract.passing_on import PassingOn
 from tests.contract.troubled import TroubledCluster, TroubledNodes
 
@@ -163,10 +163,10 @@ class FaultyCluster(PassingOn):
     async def reservations(self) -> Mapping[JobId, GpuSet]:
         return await self._cluster.reservations()
 
-    async def job(self, job_id: JobId) -> SlurmJob:
+    async def job(self, job_id: JobId) -> ClusterJob:
         return self._dated(await super().job(job_id))
 
-    def _dated(self, job: SlurmJob) -> SlurmJob:
+    def _dated(self, job: ClusterJob) -> ClusterJob:
         return replace(
             job,
             submit_time=self.wall(job.submit_time),

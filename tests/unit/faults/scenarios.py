@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 
 from controller.act.recorder import Step
+from controller.cluster.port import JobState
 from controller.model import JobId
 from controller.simulation.virtual_time import run_virtual
-from controller.slurm.port import JobState
 from tests.unit.faults.faulty import Trouble
 from tests.unit.faults.stage import START_SECONDS, Stage, packing_policies, policies
 from tests.unit.loop.world import SLICE_SECONDS

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from controller.act.recorder import Step
+from controller.cluster.port import JobState
+from controller.cluster.simulated import SimulatedJob
 from controller.journal import JobFilter, JournalReader
 from controller.model import JobId
 from controller.nodes.protocol import NodePhase
@@ -21,8 +23,6 @@ from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
 from controller.policies.settings import QueueSettings, TrialSettings
 from controller.settings.policies import PolicySettings
-from controller.slurm.port import JobState
-from controller.slurm.simulated import SimulatedJob
 from tests.unit.faults.faulty import Faults, FaultyCluster, FaultyNodes
 from tests.unit.loop.world import World, fifo, gandiva
 

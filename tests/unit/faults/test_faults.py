@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from controller.act.recorder import Step
+from controller.cluster.port import JobState
+from controller.cluster.simulated import SlurmCosts
 from controller.model import JobId
-from controller.slurm.port import JobState
-from controller.slurm.simulated import SlurmCosts
 from tests.unit.faults import scenarios
 from tests.unit.faults.faulty import Trouble
 from tests.unit.faults.scenarios import Row

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.cluster.raw import trial_word
 from controller.observe.requests import parse_trial
-from controller.slurm.raw import trial_word
 from gandiva import trials
 from gandiva.curves import predict_final
 from gandiva.trials import Search, TrialsError, with_word

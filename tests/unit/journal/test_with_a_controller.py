@@ -7,10 +7,10 @@ import asyncio
 from pathlib import Path
 
 from controller.act.actions import Suspend
+from controller.cluster.port import JobState
 from controller.journal import JournalReader
 from controller.journal.verify import verify
 from controller.simulation.virtual_time import run_virtual
-from controller.slurm.port import JobState
 from tests.unit.loop.world import World
 
 

@@ -15,6 +15,8 @@ import pytest
 from controller.api.answers import Answers
 from controller.api.client import ApiClient, ApiRefused
 from controller.api.server import ApiServer
+from controller.cluster.port import ClusterView, JobState
+from controller.cluster.simulated import SlurmCosts, make_nodes, request_text
 from controller.daemon import daemon, leadership
 from controller.errors import ClusterUnavailable, NodeError, NotLeading
 from controller.journal import JobFilter
@@ -25,8 +27,6 @@ from controller.observe.observer import Observer
 from controller.settings.loading import load_settings
 from controller.simulation.snapshot_file import read_decision
 from controller.simulation.virtual_time import VirtualClock
-from controller.slurm.port import ClusterView, JobState
-from controller.slurm.simulated import SlurmCosts, make_nodes, request_text
 from tests.contract.troubled import TroubledCluster, TroubledNodes
 
 SETTINGS = """

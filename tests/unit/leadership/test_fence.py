@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from controller.cluster.port import ClusterView
 from controller.daemon.leadership import (
     LEASE_SECONDS,
     Fence,
@@ -29,7 +30,6 @@ from controller.nodes.protocol import HelloArgs
 from controller.nodes.remote import RemoteNodes
 from controller.settings.schema import NodesSettings
 from controller.simulation.virtual_time import run_virtual
-from controller.slurm.port import ClusterView
 from tests.unit.loop.world import World
 from tests.unit.nodes.test_connection import OBSERVED, QUICK, FakeTransport, hello
 

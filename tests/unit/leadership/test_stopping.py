@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.cluster.port import JobState
 from controller.daemon.stopping import Release, stop_in_order
 from controller.model import (
     ON_GPU,
@@ -25,7 +26,6 @@ from controller.model import (
     Snapshot,
 )
 from controller.simulation.virtual_time import run_virtual
-from controller.slurm.port import JobState
 from tests.unit.loop.world import World
 
 A, B, C, D = (GpuId("n1", ordinal) for ordinal in range(4))

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from controller.cluster.port import ClusterView
+from controller.cluster.simulated import make_nodes
 from controller.errors import ClusterUnavailable, NodeError
 from controller.loop.poller import Poller
 from controller.nodes.port import NodeSample
-from controller.slurm.port import ClusterView
-from controller.slurm.simulated import make_nodes
 from tests.contract.troubled import TroubledCluster, TroubledNodes
 from tests.unit.loop.world import World, run
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from controller.cluster.port import JobState
 from controller.errors import NodeError
 from controller.journal import JournalReader
 from controller.model import GpuId, JobId
@@ -20,7 +21,6 @@ from controller.policies.moves.balance import Balance
 from controller.policies.presets import PRESETS
 from controller.policies.settings import GandivaSettings, MigrationSettings
 from controller.settings.policies import PolicySettings
-from controller.slurm.port import JobState
 from tests.contract.troubled import TroubledNodes
 from tests.unit.loop.world import SLICE_SECONDS, World, run
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from controller.cluster.simulated import SlurmCosts
 from controller.journal.reader import JournalReader
 from controller.model import JobId
 from controller.nodes.simulated import NodeCosts
 from controller.policies.mechanisms.rounds.settings import RoundSettings
-from controller.slurm.simulated import SlurmCosts
 from tests.unit.loop.world import World, run
 from tests.unit.policies.presets import rounds
 from tests.unit.policies.test_rounds import Fixed

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from controller.cluster.simulated import idle_node
 from controller.errors import JournalError
 from controller.loop.repairs import STALE_SECONDS
 from controller.model import JobId
@@ -17,7 +18,6 @@ from controller.nodes.protocol import NodeJob, NodePhase
 from controller.policies.mechanisms.rounds.settings import AllocationTable
 from controller.settings.policies import PolicySettings
 from controller.simulation.virtual_time import run_virtual
-from controller.slurm.simulated import idle_node
 from tests.unit.loop.test_surviving import Forgotten
 from tests.unit.loop.world import World, fifo, run
 

@@ -11,16 +11,16 @@ import pytest
 
 from controller.act.actions import Place, Requeue, Resize, Resume, Suspend
 from controller.act.recorder import Outcome
+from controller.cluster.port import ClusterJob, JobState
+from controller.cluster.records import slurm_job
 from controller.errors import ClusterRefused, NodeError, NodeUnreachable
 from controller.journal import MemoryJournal
 from controller.model import Gpu, GpuId, JobId, Node, Phase, Placement, Profile, Snapshot
 from controller.nodes.protocol import Offload, Pause
 from controller.observe.identities import Identities
-from controller.slurm.port import JobState, SlurmJob
-from controller.slurm.records import slurm_job
+from tests.unit.cluster.factories import job_record
 from tests.unit.loop.test_executor import A0, ONE, TWO, make_executor, one_job
 from tests.unit.loop.test_failed_operations import carry_out
-from tests.unit.slurm.factories import job_record
 
 A1 = frozenset({GpuId("n1", 1)})
 GIB = 1 << 30
@@ -145,7 +145,7 @@ SEEN = replace(slurm_job(job_record(id=1, submit_time=100), now=5000.0), user="a
     ],
 )
 def test_a_job_of_the_same_user_with_the_number_of_an_earlier_one_is_another_job(
-    now: SlurmJob, is_another: bool
+    now: ClusterJob, is_another: bool
 ) -> None:
     """It would go on with the other's memory: its time on GPUs, its failed suspends, its promises."""
     reused: list[JobId] = []

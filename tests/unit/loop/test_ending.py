@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from controller.cluster.port import JobState
+from controller.cluster.simulated_job import SimulatedJob
 from controller.journal import JobFilter, JournalReader
 from controller.model import JobId
 from controller.simulation.virtual_time import run_virtual
-from controller.slurm.port import JobState
-from controller.slurm.simulated_job import SimulatedJob
 from tests.contract.troubled import TroubledCluster
 from tests.unit.loop.world import SLICE_SECONDS, World
 

@@ -12,6 +12,8 @@ import pytest
 
 from controller.act.actions import Action, Migrate, Requeue, Resize, Suspend
 from controller.act.diff import diff
+from controller.cluster.port import JobState
+from controller.cluster.simulated import SlurmCosts
 from controller.journal.reader import JournalReader
 from controller.model import (
     NOWHERE,
@@ -27,8 +29,6 @@ from controller.model import (
 from controller.policies.moves.grow import Grow
 from controller.policies.protocol import Policy
 from controller.policies.settings import GrowSettings, TrialSettings
-from controller.slurm.port import JobState
-from controller.slurm.simulated import SlurmCosts
 from tests.unit.loop.world import World, fifo, gandiva, run
 from tests.unit.policies.ideal import gpu_set, make_job, running
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from controller.cluster.port import ClusterJob, ClusterView, JobState
 from controller.model import JobId
 from controller.observe.holds import MOMENT_SECONDS
-from controller.slurm.port import ClusterView, JobState, SlurmJob
 from tests.unit.loop.world import SLICE_SECONDS, World, run
 
 
@@ -36,7 +36,7 @@ class Held:
         monkeypatch.setattr(cluster, "observe", observed)
         monkeypatch.setattr(cluster, "hold", held)
 
-    def _shown(self, job: SlurmJob) -> SlurmJob:
+    def _shown(self, job: ClusterJob) -> ClusterJob:
         if job.id in self.jobs and job.state is JobState.PENDING:
             return replace(job, reason="JobHeldAdmin", held=True, user_hold=True)
         if job.id in self.suspended and job.state is JobState.SUSPENDED:

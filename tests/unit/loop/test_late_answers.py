@@ -7,8 +7,8 @@ import asyncio
 from pathlib import Path
 
 from controller.act.actions import Place
-from controller.slurm.port import ClusterView
-from controller.slurm.simulated import SlurmCosts
+from controller.cluster.port import ClusterView
+from controller.cluster.simulated import SlurmCosts
 from tests.contract.troubled import TroubledCluster, TroubledNodes
 from tests.unit.loop.world import World, run
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from controller.act.recorder import Step
+from controller.cluster.port import JobState
 from controller.journal import JobFilter, JournalReader
 from controller.model import JobId, Phase
-from controller.slurm.port import JobState
 from tests.unit.draws import some
 from tests.unit.loop.world import SLICE_SECONDS, World, fifo, run
 

@@ -13,6 +13,7 @@ import pytest
 
 from controller.act.actions import Migrate
 from controller.act.recorder import Step
+from controller.cluster.port import JobState
 from controller.errors import ClusterRefused, NodeError, NodeUnreachable
 from controller.journal.reader import JournalReader
 from controller.model import JobId, Phase
@@ -23,7 +24,6 @@ from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
 from controller.policies.settings import GandivaSettings, MigrationSettings
 from controller.settings.policies import PolicySettings
-from controller.slurm.port import JobState
 from tests.unit.draws import some
 from tests.unit.loop.world import World, run
 

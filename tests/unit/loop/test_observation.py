@@ -11,6 +11,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from controller.cluster.port import ClusterGpu, ClusterJob, ClusterNode, JobState
+from controller.cluster.simulated import SimulatedJob
 from controller.errors import NodeError
 from controller.model import (
     Configuration,
@@ -32,16 +34,14 @@ from controller.observe.memory import JobMemory
 from controller.observe.node_cache import NodeCache
 from controller.observe.nodes import make_node
 from controller.observe.rates import Rates
-from controller.slurm.port import JobState, SlurmGpu, SlurmJob, SlurmNode
-from controller.slurm.simulated import SimulatedJob
 from tests.contract.troubled import TroubledCluster
 from tests.unit.loop.world import run
 
 GPUS = frozenset({GpuId("n1", 0), GpuId("n1", 1)})
 
 
-def a_job(**changes: Any) -> SlurmJob:
-    job = SlurmJob(
+def a_job(**changes: Any) -> ClusterJob:
+    job = ClusterJob(
         id=JobId(7),
         user="alice",
         uid=2001,
@@ -168,9 +168,9 @@ def test_memory_of_processes_that_nobody_knows_keeps_a_gpu_from_all_jobs() -> No
 
     def healthy(process: GpuProcess, ordinary: dict[int, JobId | None] | None = None) -> bool:
         gpu = GpuSample(0, "GPU-0", "a100", 80, 10, 0.0, True, (process,))
-        slurm_node = SlurmNode(
+        slurm_node = ClusterNode(
             name="n1",
-            gpus=(SlurmGpu(0, "a100", 16),),
+            gpus=(ClusterGpu(0, "a100", 16),),
             up=True,
             state="IDLE",
             reason="",

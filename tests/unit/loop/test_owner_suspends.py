@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from controller.cluster.port import JobState
 from controller.model import JobId
-from controller.slurm.port import JobState
 from tests.unit.loop.world import SLICE_SECONDS, World, run
 
 

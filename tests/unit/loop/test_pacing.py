@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from controller.cluster.simulated import SlurmCosts
 from controller.loop.pacing import PaceSettings
 from controller.simulation.virtual_time import run_virtual
-from controller.slurm.simulated import SlurmCosts
 from tests.unit.loop.world import World
 
 SECONDS = 20.0

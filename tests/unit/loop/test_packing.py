@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from controller.cluster.port import JobState
 from controller.journal.reader import JournalReader
 from controller.policies.moves.pack import Pack
 from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
 from controller.policies.settings import QueueSettings, TrialSettings
 from controller.settings.policies import PolicySettings
-from controller.slurm.port import JobState
 from tests.unit.loop.world import SLICE_SECONDS, World, gandiva, run
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from controller.cluster.port import JobState
 from controller.model import Reason, reason_of
 from controller.simulation.virtual_time import run_virtual
-from controller.slurm.port import JobState
 from tests.unit.loop.world import SLICE_SECONDS, World
 
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.cluster.request import InvalidRequest
 from controller.model import Request, Size, SuspendMethod
 from controller.observe.requests import parse_request
 from controller.settings.schema import RequestsSettings, Settings
-from controller.slurm.request import InvalidRequest
 from tests.unit.loop.world import World, run
 
 FULL = {

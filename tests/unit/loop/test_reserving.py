@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from controller.cluster.port import ALLOCATED, JobState
+from controller.cluster.simulated import SlurmCosts
+from controller.cluster.simulated_job import SimulatedJob
 from controller.errors import ClusterRefused, ClusterUnavailable
 from controller.journal.reader import JournalReader
 from controller.model import GpuId, JobId, Phase
 from controller.policies.moves.defragment import Defragment
 from controller.policies.settings import DefragmentSettings, MigrationSettings
-from controller.slurm.port import ALLOCATED, JobState
-from controller.slurm.simulated import SlurmCosts
-from controller.slurm.simulated_job import SimulatedJob
 from tests.contract.ordinary import submit_ordinary
 from tests.contract.passing_on import PassingOn
 from tests.contract.troubled import TroubledCluster

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from controller.act.recorder import Step
+from controller.cluster.port import JobState
 from controller.errors import NodeError
 from controller.journal.reader import JournalReader
 from controller.model import GpuSet, JobId, Phase
 from controller.policies.moves.grow import Grow
 from controller.policies.protocol import Policy
 from controller.policies.settings import GrowSettings, TrialSettings
-from controller.slurm.port import JobState
 from tests.unit.draws import some
 from tests.unit.loop.test_growing import until
 from tests.unit.loop.world import World, fifo, gandiva, run

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from controller.act.recorder import Step
+from controller.cluster.port import JobState
+from controller.cluster.simulated import SlurmCosts
 from controller.errors import JournalError
 from controller.journal import JobFilter, JournalReader
 from controller.loop.pacing import PaceSettings
 from controller.model import Configuration, GpuId, JobId
-from controller.slurm.port import JobState
-from controller.slurm.simulated import SlurmCosts
 from tests.unit.loop.world import SLICE_SECONDS, World, run
 
 GPU = frozenset({GpuId("n1", 0)})

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from typing_extensions import Unpack
 
+from controller.cluster.simulated import request_text
+from controller.cluster.simulated_job import SimulatedJob
 from controller.model import JobId
 from controller.nodes.port import Place
-from controller.slurm.simulated import request_text
-from controller.slurm.simulated_job import SimulatedJob
 from tests.contract.troubled import TroubledNodes
 from tests.unit.loop.world import World, run
 

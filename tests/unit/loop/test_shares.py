@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 
 from controller.act.recorder import Recorder
+from controller.cluster.simulated import make_nodes
 from controller.journal.memory import MemoryJournal
 from controller.loop.conditions import Conditions
 from controller.loop.shares import ShareReader
 from controller.model import Share
 from controller.simulation.virtual_time import VirtualClock
-from controller.slurm.simulated import make_nodes
 from tests.contract.troubled import TroubledCluster
 
 TREE = (Share("root", None, 1.0, 1.0), Share("root/root", "root", 1.0, 0.0, 1.0))

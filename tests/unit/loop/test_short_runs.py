@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from controller.api.messages import ExplainMessage, JobMessage
+from controller.cluster.port import ClusterJob, ClusterView, JobState
 from controller.journal import JobFilter, JournalReader
 from controller.model import JobId
 from controller.reports.explain import explain
-from controller.slurm.port import ClusterView, JobState, SlurmJob
 from tests.contract.troubled import TroubledCluster
 from tests.unit.loop.world import World, run
 
@@ -23,7 +23,7 @@ START = 1_000_000.0
 class CleansUp(TroubledCluster):
     """Ended jobs are COMPLETING for two seconds."""
 
-    def _shown(self, job: SlurmJob) -> SlurmJob:
+    def _shown(self, job: ClusterJob) -> ClusterJob:
         over = job.end_time is not None and self.clock() < job.end_time + 2.0
         return replace(job, state=JobState.COMPLETING, state_name="COMPLETING") if over else job
 
@@ -31,7 +31,7 @@ class CleansUp(TroubledCluster):
         view = await super().observe()
         return replace(view, jobs=tuple(self._shown(job) for job in view.jobs))
 
-    async def job(self, job_id: JobId) -> SlurmJob:
+    async def job(self, job_id: JobId) -> ClusterJob:
         return self._shown(await super().job(job_id))
 
 

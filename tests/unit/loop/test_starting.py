@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from typing_extensions import Unpack
 
+from controller.cluster.port import ALLOCATED, ClusterJob, ClusterView, JobState
+from controller.cluster.simulated import SimulatedJob
 from controller.errors import NodeError
 from controller.model import JobId, Reason, reason_of
 from controller.nodes.port import Leave
 from controller.nodes.protocol import Offload, Pause
 from controller.simulation.virtual_time import run_virtual
-from controller.slurm.port import ALLOCATED, ClusterView, JobState, SlurmJob
-from controller.slurm.simulated import SimulatedJob
 from tests.contract.troubled import TroubledCluster, TroubledNodes
 from tests.unit.loop.test_reserving import Port
 from tests.unit.loop.world import SLICE_SECONDS, World
@@ -88,7 +88,7 @@ class WithLimit(TroubledCluster):
 
     limited: frozenset[JobId] = frozenset()
 
-    async def job(self, job_id: JobId) -> SlurmJob:
+    async def job(self, job_id: JobId) -> ClusterJob:
         seen = await super().job(job_id)
         if job_id in self.limited and seen.state is JobState.PENDING:
             return replace(seen, reason="QOSMaxJobsPerUserLimit")
@@ -132,7 +132,7 @@ class FailsToLaunch(TroubledCluster):
         self.held_by_slurm: set[JobId] = set()
         self.launches: list[JobId] = []
 
-    def _seen(self, job: SlurmJob) -> SlurmJob:
+    def _seen(self, job: ClusterJob) -> ClusterJob:
         return (
             replace(job, user_hold=True, obstacle="its launch failed")
             if job.id in self.held_by_slurm
@@ -143,7 +143,7 @@ class FailsToLaunch(TroubledCluster):
         view = await super().observe()
         return replace(view, jobs=tuple(map(self._seen, view.jobs)))
 
-    async def job(self, job_id: JobId) -> SlurmJob:
+    async def job(self, job_id: JobId) -> ClusterJob:
         return self._seen(await super().job(job_id))
 
     async def hold(self, job_id: JobId) -> None:

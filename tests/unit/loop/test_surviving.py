@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from controller.cluster.port import JobState
 from controller.errors import NodeError
 from controller.model import JobId
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import GpuProcess, NodeJob, NodePhase, RankSample, RankState
-from controller.slurm.port import JobState
 from tests.contract.troubled import TroubledNodes
 from tests.unit.loop.world import World, run
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from controller.cluster.port import JobState
 from controller.errors import NodeError
 from controller.journal import JournalReader
 from controller.model import JobId
-from controller.slurm.port import JobState
 from tests.unit.loop.world import SLICE_SECONDS, World, run
 
 

@@ -12,6 +12,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from controller.cluster.port import JobState
 from controller.errors import ClusterRefused, NodeError
 from controller.journal import JournalReader
 from controller.loop.conditions import Conditions, report_nodes
@@ -20,7 +21,6 @@ from controller.nodes.port import NodeSample
 from controller.nodes.protocol import GpuProcess, NodePhase
 from controller.observe.jobs import TRESPASS_SECONDS
 from controller.observe.nodes import trespassers
-from controller.slurm.port import JobState
 from tests.contract.troubled import TroubledNodes
 from tests.unit.loop.test_reserving import Port
 from tests.unit.loop.world import SLICE_SECONDS, World, run

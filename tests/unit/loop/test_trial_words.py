@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.cluster.raw import trial_word
+from controller.cluster.replies import any_jobs
+from controller.cluster.request import InvalidRequest
 from controller.model import JobId, Search
 from controller.observe.requests import parse_request, parse_trial
-from controller.slurm.raw import trial_word
-from controller.slurm.replies import any_jobs
-from controller.slurm.request import InvalidRequest
 from tests.unit.loop.world import World, run
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from controller.act.recorder import Step
+from controller.cluster.port import JobState
 from controller.errors import ClusterRefused, NodeError
 from controller.journal import JournalReader
 from controller.model import JobId, SuspendMethod, Unsuspendable
-from controller.slurm.port import JobState
 from tests.unit.loop.world import SLICE_SECONDS, World, run
 
 TRIES = 3

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from controller.cluster.port import JobState
 from controller.errors import ClusterRefused, NodeError
 from controller.journal import JournalReader
 from controller.model import JobId
 from controller.nodes.protocol import Living
 from controller.observe.vanished import ALIVE_SECONDS, MISSING_SECONDS
-from controller.slurm.port import JobState
 from tests.contract.troubled import TroubledNodes
 from tests.unit.loop.world import SLICE_SECONDS, World, run
 

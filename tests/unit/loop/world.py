@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
+from controller.cluster.port import ClusterPort, JobState
+from controller.cluster.simulated import SlurmCosts, make_nodes, request_text
 from controller.journal import Journal
 from controller.loop.loop import Controller, Cycle
 from controller.loop.pacing import PaceSettings
@@ -23,8 +25,6 @@ from controller.policies.settings import GandivaSettings
 from controller.settings.policies import PolicySettings
 from controller.settings.schema import Settings, SuspendSettings
 from controller.simulation.virtual_time import VirtualClock, run_virtual
-from controller.slurm.port import ClusterPort, JobState
-from controller.slurm.simulated import SlurmCosts, make_nodes, request_text
 from controller.solver import ImmediateSolver, SolverPort
 from tests.contract.troubled import TroubledCluster, TroubledNodes
 

@@ -16,6 +16,7 @@ import pytest
 from controller.act.actions import Suspend
 from controller.act.context import Context
 from controller.act.executor import Executor
+from controller.cluster.port import ClusterGpu, ClusterNode, JobState
 from controller.loop.clock import SystemClock
 from controller.model import GpuId, Job, JobId, Node, Phase, Placement, Request, Size, Snapshot
 from controller.nodes.protocol import NodePhase
@@ -24,7 +25,6 @@ from controller.observe.jobs import Seen, make_job
 from controller.observe.memory import JobMemories, JobMemory
 from controller.observe.nodes import make_node
 from controller.settings.schema import Settings, SuspendSettings
-from controller.slurm.port import JobState, SlurmGpu, SlurmNode
 
 from .conftest import CONTEXT_BYTES, MIB, NODE, ROOT, Rig, eventually, job_sample, sample
 from .test_yield_and_resume import prepare, resume
@@ -45,9 +45,9 @@ time.sleep(60)
 GPU_0 = frozenset({GpuId(NODE, 0)})
 REQUEST = Request(size=Size.exactly(1))
 
-SLURM_NODE = SlurmNode(
+SLURM_NODE = ClusterNode(
     name=NODE,
-    gpus=(SlurmGpu(0, "a100", 16),),
+    gpus=(ClusterGpu(0, "a100", 16),),
     up=True,
     state="MIXED",
     reason="",

@@ -140,7 +140,7 @@ def test_all_modules_of_a_role_load_with_its_extra() -> None:
         "sim": "controller.simulation.driver controller.simulation.plots controller.simulation.replay "
         "controller.policies.assemble controller.simulation.snapshot_file controller.solver.solve",
         "agent": "controller.agent.main checkpointing.driver_process",
-        "controller": "controller.daemon.daemon controller.nodes.ssh controller.slurm.pyslurm",
+        "controller": "controller.daemon.daemon controller.nodes.ssh controller.cluster.pyslurm",
         "cluster": "container.cli",
     }
     assert set(loaded) == set(ROLES)

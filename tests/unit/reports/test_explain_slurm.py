@@ -11,12 +11,12 @@ import pytest
 
 from controller.api.messages import EventMessage, ExplainMessage
 from controller.cli.main import main
+from controller.cluster.states import held_by_other
 from controller.reports import units
 from controller.reports.advice import next_step, not_started_by_slurm
 from controller.reports.explain import explain, ordinary
 from controller.reports.sacct import Accounting
 from controller.reports.slurm_job import SlurmJob, ask_slurm
-from controller.slurm.states import held_by_other
 
 from .test_words_about_jobs import NOW, QUEUED, SUSPENDED, job, live
 

@@ -19,6 +19,7 @@ from controller.api.answers import Answers
 from controller.api.live import Health, LiveState
 from controller.api.messages import ExplainMessage, GpusMessage, JobsMessage, TimelineMessage
 from controller.api.metrics import Metrics
+from controller.cluster.simulated_job import SimulatedJob, request_text
 from controller.journal import JournalReader
 from controller.journal.memory import MemoryJournal
 from controller.loop.loop import Cycle
@@ -35,7 +36,6 @@ from controller.simulation.cluster_spec import parse_cluster
 from controller.simulation.driver import Simulation
 from controller.simulation.ground_truth import Throughputs
 from controller.simulation.traces import TraceJob
-from controller.slurm.simulated_job import SimulatedJob, request_text
 
 RATES = {1: 8.0, 2: 15.0, 4: 28.0}
 TRUTH = Throughputs(

@@ -20,6 +20,8 @@ from typing import Any, cast
 import pytest
 
 from controller.act.recorder import Recorder
+from controller.cluster.port import JobState
+from controller.cluster.simulated import SlurmCosts, make_nodes, request_text
 from controller.journal import Journal
 from controller.journal.memory import MemoryJournal
 from controller.loop.loop import Controller
@@ -31,8 +33,6 @@ from controller.policies.assemble import make_policy
 from controller.policies.protocol import Policy
 from controller.settings.loading import parse_settings
 from controller.simulation.virtual_time import VirtualClock, run_virtual
-from controller.slurm.port import JobState
-from controller.slurm.simulated import SlurmCosts, make_nodes, request_text
 from controller.solver import ImmediateSolver
 from tests.contract.troubled import TroubledCluster, TroubledNodes
 from tests.unit.draws import NIGHTLY, some

@@ -9,12 +9,12 @@ import random
 
 import pytest
 
+from controller.cluster.simulated import SimulatedJob, make_nodes, request_text
 from controller.errors import ClusterError, NodeError
 from controller.model import GpuId, JobId
 from controller.nodes.port import NodeSample
 from controller.simulation.cluster_spec import parse_cluster
 from controller.simulation.virtual_time import run_virtual
-from controller.slurm.simulated import SimulatedJob, make_nodes, request_text
 from tests.contract.adding_up import AddedUp, Samples
 from tests.contract.troubled import TroubledCluster, TroubledNodes
 

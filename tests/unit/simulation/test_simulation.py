@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.cli.main import main
+from controller.cluster.port import ClusterJob
+from controller.cluster.simulated import SimulatedCluster
 from controller.errors import GandivaError
 from controller.model import JobId, Memory, Plan, Snapshot
 from controller.policies.assemble import make_policy
@@ -30,8 +32,6 @@ from controller.simulation.metrics import summary
 from controller.simulation.outcome import Outcome
 from controller.simulation.plots import svg
 from controller.simulation.traces import TraceError, TraceJob, read_trace
-from controller.slurm.port import SlurmJob
-from controller.slurm.simulated import SimulatedCluster
 from tests.unit.draws import draws
 
 IDEAL = """
@@ -170,7 +170,7 @@ def test_a_requeue_that_takes_long_is_asked_after_less_often(monkeypatch: pytest
     asked = 0
     ask = SimulatedCluster.job
 
-    async def counted(cluster: SimulatedCluster, job_id: JobId) -> SlurmJob:
+    async def counted(cluster: SimulatedCluster, job_id: JobId) -> ClusterJob:
         nonlocal asked
         asked += 1
         return await ask(cluster, job_id)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from controller.cli.main import main
+from controller.cluster.gres import bound_gres, indices_of, node_gpus
 from controller.model import GpuId
-from controller.slurm.gres import bound_gres, indices_of, node_gpus
 from controller.slurm_config.description import DescriptionError, parse
 from controller.slurm_config.fragments import render
 from tests.unit.slurm_config.test_description import GOOD

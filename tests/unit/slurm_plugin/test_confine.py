@@ -52,7 +52,7 @@ def attach_as_slurm_does(folder: Path, flags: int, denied: int = -1) -> None:
     os.close(program)
 
 
-class SlurmJob:
+class ClusterJob:
     """The control groups of a job, a process in its first step, and its control block."""
 
     def __init__(self, version: int, mount: Path, folder: Path) -> None:
@@ -140,7 +140,7 @@ def tool(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=[1, 2])
-def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SlurmJob]:
+def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ClusterJob]:
     """Skipped where no control group can be made: live tests have those of the host's version in any case."""
     if os.geteuid() != 0:
         pytest.skip("control groups are root's: run as root")
@@ -154,21 +154,21 @@ def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SlurmJob]:
     else:
         pytest.skip(f"no {kind} for devices is mounted")
     try:
-        made = SlurmJob(request.param, mount, tmp_path)
+        made = ClusterJob(request.param, mount, tmp_path)
     except OSError as error:
         pytest.skip(f"no control group can be made in {mount}: {error}")
     yield made
     made.close()
 
 
-def test_a_job_opens_the_gpus_of_its_turn_and_no_others(tool: Path, job: SlurmJob) -> None:
+def test_a_job_opens_the_gpus_of_its_turn_and_no_others(tool: Path, job: ClusterJob) -> None:
     assert job.opens() == [0, 1, 2, 3]
     for gpus in ([2], [3], [], [0, 1], [2], [0, 1, 2, 3]):
         job.take(tool, gpus)
         assert job.opens() == gpus
 
 
-def test_a_step_is_confined_when_it_is_started(tool: Path, job: SlurmJob) -> None:
+def test_a_step_is_confined_when_it_is_started(tool: Path, job: ClusterJob) -> None:
     """slurmstepd opens all of the job's GPUs for it, on version 1 in the job's folder too."""
     job.take(tool, [2])
     task = job.add_step(1)
@@ -180,7 +180,7 @@ def test_a_step_is_confined_when_it_is_started(tool: Path, job: SlurmJob) -> Non
     assert job.opens(task) == job.opens() == [1]
 
 
-def test_what_slurm_has_closed_stays_closed(tool: Path, job: SlurmJob) -> None:
+def test_what_slurm_has_closed_stays_closed(tool: Path, job: ClusterJob) -> None:
     """Version 2: a program of the job's folder counts below only where there is no other."""
     task = job.add_batch(denied=3)
     assert job.opens(task) == [0, 1, 2]
@@ -189,7 +189,7 @@ def test_what_slurm_has_closed_stays_closed(tool: Path, job: SlurmJob) -> None:
         assert job.opens(task) == opened
 
 
-def test_no_user_can_keep_it_waiting(tool: Path, job: SlurmJob) -> None:
+def test_no_user_can_keep_it_waiting(tool: Path, job: ClusterJob) -> None:
     """Everybody can open the block's folder, and lock it."""
     theirs = os.open(job.block, os.O_RDONLY)
     try:
@@ -201,7 +201,7 @@ def test_no_user_can_keep_it_waiting(tool: Path, job: SlurmJob) -> None:
     assert (job.block / "turn.lock").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_control_group_of_a_users_own_is_no_jobs(tool: Path, job: SlurmJob) -> None:
+def test_a_control_group_of_a_users_own_is_no_jobs(tool: Path, job: ClusterJob) -> None:
     """It can have any name; so can another process of the job find itself there."""
     own = job.root / "user.slice" / job.folder.relative_to(job.root) / "step_0"
     own.mkdir(parents=True)
@@ -211,7 +211,7 @@ def test_a_control_group_of_a_users_own_is_no_jobs(tool: Path, job: SlurmJob) ->
     assert done.returncode == 1 and "no device control group" in done.stderr
 
 
-def test_other_devices_stay_open(tool: Path, job: SlurmJob) -> None:
+def test_other_devices_stay_open(tool: Path, job: ClusterJob) -> None:
     job.take(tool, [1], of=(0, 1))
     assert job.opens() == [1, 2, 3]
     job.take(tool, [])
@@ -220,14 +220,14 @@ def test_other_devices_stay_open(tool: Path, job: SlurmJob) -> None:
 
 
 @pytest.mark.parametrize("text", ["on 195:1", "on +195", "on +195:1x", "on *195:1", "on" + " +1:1" * 257])
-def test_a_senseless_turn_changes_nothing(tool: Path, job: SlurmJob, text: str) -> None:
+def test_a_senseless_turn_changes_nothing(tool: Path, job: ClusterJob, text: str) -> None:
     (job.block / "turn").write_text(text)
     done = job.confine(tool)
     assert done.returncode == 1 and "expected +MAJOR:MINOR or -MAJOR:MINOR" in done.stderr
     assert job.opens() == [0, 1, 2, 3]
 
 
-def test_a_block_that_others_can_write_is_refused(tool: Path, job: SlurmJob) -> None:
+def test_a_block_that_others_can_write_is_refused(tool: Path, job: ClusterJob) -> None:
     (job.block / "turn").write_text("on -195:1")
     job.block.chmod(0o777)
     done = job.confine(tool)

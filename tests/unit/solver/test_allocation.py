@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
+from controller.cluster.port import JobState
+from controller.cluster.simulated import SlurmCosts
 from controller.loop.loop import Cycle
 from controller.loop.pacing import PaceSettings
 from controller.model import (
@@ -32,8 +34,6 @@ from controller.nodes.simulated import NodeCosts
 from controller.simulation.rounds import InRounds
 from controller.simulation.snapshot_file import as_json
 from controller.simulation.virtual_time import run_virtual
-from controller.slurm.port import JobState
-from controller.slurm.simulated import SlurmCosts
 from controller.solver import ImmediateSolver, SolverPort, WorkerSolver
 from controller.solver.worker_solver import COMMAND
 from tests.unit.loop.world import World

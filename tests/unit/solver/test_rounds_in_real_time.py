@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from controller.cluster.port import JobState
+from controller.cluster.simulated import SlurmCosts
 from controller.loop.pacing import PaceSettings
 from controller.model import Reason, reason_of
 from controller.nodes.simulated import NodeCosts
 from controller.policies.allocations.worker import COMMAND
 from controller.policies.mechanisms.rounds import problem
-from controller.slurm.port import JobState
-from controller.slurm.simulated import SlurmCosts
 from controller.solver import WorkerSolver, worker_solver
 from tests.unit.loop.world import World
 from tests.unit.policies.presets import preset

@@ -25,7 +25,7 @@ ROOMS = (
     ("controller.errors",),
     ("controller.model",),
     ("controller.settings.base", "controller.settings.places"),
-    ("controller.slurm", "controller.solver"),
+    ("controller.cluster", "controller.solver"),
     ("controller.slurm_config",),
     ("controller.nodes",),
     ("controller.agent",),

@@ -4,7 +4,7 @@
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from controller.slurm.port import JobState
+from controller.cluster.port import JobState
 
 USER_HOLD_BEGIN = 4_102_444_800
 """2100-01-01T00:00:00Z. A begin time from here on means: held by its user. (The owner's hold of a job that

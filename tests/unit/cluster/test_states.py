@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.slurm.port import JobState
-from controller.slurm.states import (
+from controller.cluster.port import JobState
+from controller.cluster.states import (
     REQUEUED_HELD,
     USER_HOLD_BEGIN,
     begin_reached,

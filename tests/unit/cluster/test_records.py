@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.errors import ClusterUnavailable
-from controller.model import GpuId, JobId, Reason, reason_of
-from controller.slurm.port import JobState
-from controller.slurm.records import (
+from controller.cluster.port import JobState
+from controller.cluster.records import (
     array_rooms,
     array_tasks,
     host_names,
@@ -21,14 +19,16 @@ from controller.slurm.records import (
     slurm_job,
     slurm_node,
 )
-from controller.slurm.replies import any_jobs, gandiva_jobs, nodes
-from tests.unit.slurm.factories import job_record, node_record, running_record
+from controller.cluster.replies import any_jobs, gandiva_jobs, nodes
+from controller.errors import ClusterUnavailable
+from controller.model import GpuId, JobId, Reason, reason_of
+from tests.unit.cluster.factories import job_record, node_record, running_record
 
 NOW = 2000.0
 
 
 def test_the_pyslurm_workers_load_no_more_than_they_need() -> None:
-    code = "import sys, controller.slurm.pyslurm_worker; print('pydantic' in sys.modules)"
+    code = "import sys, controller.cluster.pyslurm_worker; print('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"False\n"
 
 

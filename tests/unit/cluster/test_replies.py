@@ -7,13 +7,13 @@ import json
 
 import pytest
 
+from controller.cluster.commands import error_of_text
+from controller.cluster.port import ClusterJob, JobState
+from controller.cluster.records import array_rooms, array_tasks, shares_record, slurm_job, slurm_node
+from controller.cluster.replies import any_jobs, gandiva_jobs, nodes
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuId, JobId
-from controller.slurm.commands import error_of_text
-from controller.slurm.port import JobState, SlurmJob
-from controller.slurm.records import array_rooms, array_tasks, shares_record, slurm_job, slurm_node
-from controller.slurm.replies import any_jobs, gandiva_jobs, nodes
-from tests.unit.slurm import recordings
+from tests.unit.cluster import recordings
 
 pytestmark = pytest.mark.parametrize("release", recordings.RELEASES)
 
@@ -21,7 +21,7 @@ NOW = 1_800_000_000.0
 """After the recordings, before any begin time in them."""
 
 
-def jobs(release: str) -> dict[str, SlurmJob]:
+def jobs(release: str) -> dict[str, ClusterJob]:
     records, _ = gandiva_jobs(recordings.text(release, "squeue"), "test")
     return {record.name: slurm_job(record, now=NOW) for record in records}
 

@@ -10,16 +10,16 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from controller.cluster import replies, reserving
+from controller.cluster.commands import run
+from controller.cluster.partitions import SCONTROL, Partition, parse_partitions
+from controller.cluster.raw import JobRecord, NodeRecord
+from controller.cluster.records import array_tasks, shares_record
+from controller.cluster.request import Asked
+from controller.cluster.reserving import Reservation
+from controller.cluster.shares import SSHARE, parse_shares
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuId, JobId, Share
-from controller.slurm import replies, reserving
-from controller.slurm.commands import run
-from controller.slurm.partitions import SCONTROL, Partition, parse_partitions
-from controller.slurm.raw import JobRecord, NodeRecord
-from controller.slurm.records import array_tasks, shares_record
-from controller.slurm.request import Asked
-from controller.slurm.reserving import Reservation
-from controller.slurm.shares import SSHARE, parse_shares
 
 log = logging.getLogger(__name__)
 

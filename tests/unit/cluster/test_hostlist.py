@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.slurm import hostlist
-from controller.slurm.hostlist import MAX_NAMES, expand
+from controller.cluster import hostlist
+from controller.cluster.hostlist import MAX_NAMES, expand
 
 
 @pytest.mark.parametrize(

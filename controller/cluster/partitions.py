@@ -7,9 +7,9 @@ Read from `scontrol show partition --oneliner`: its JSON and pyslurm leave the E
 import re
 from collections.abc import Mapping
 
+from controller.cluster.records import host_names
 from controller.errors import ClusterUnavailable
 from controller.model import value
-from controller.slurm.records import host_names
 
 SCONTROL = ("scontrol", "--all", "--oneliner", "show", "partition")
 

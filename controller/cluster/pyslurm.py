@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from controller.cluster.command import CommandTransport, Load
+from controller.cluster.commands import TOO_MUCH, error_of_number
+from controller.cluster.pyslurm_worker import HEADER_BYTES, framed
+from controller.cluster.raw import JobRecord, NodeRecord
 from controller.errors import ClusterUnavailable, SettingsError, UnknownJob
 from controller.model import GpuId, JobId
-from controller.slurm.command import CommandTransport, Load
-from controller.slurm.commands import TOO_MUCH, error_of_number
-from controller.slurm.pyslurm_worker import HEADER_BYTES, framed
-from controller.slurm.raw import JobRecord, NodeRecord
 from gandiva._processes import slurm_environment
 
 log = logging.getLogger(__name__)
@@ -180,7 +180,7 @@ class _Worker:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "controller.slurm.pyslurm_worker",
+                "controller.cluster.pyslurm_worker",
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

@@ -10,12 +10,11 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 
-from controller.model import GpuId, GpuSet, JobId, Reason, Why
-from controller.slurm.gres import binding_of, index_ranges, indices_of, node_gpus, parse_gres
-from controller.slurm.hostlist import BETWEEN_NAMES, expand
-from controller.slurm.port import ALLOCATED, OVER, JobState, SlurmJob, SlurmNode
-from controller.slurm.raw import JobRecord, NodeRecord
-from controller.slurm.states import (
+from controller.cluster.gres import binding_of, index_ranges, indices_of, node_gpus, parse_gres
+from controller.cluster.hostlist import BETWEEN_NAMES, expand
+from controller.cluster.port import ALLOCATED, OVER, ClusterJob, ClusterNode, JobState
+from controller.cluster.raw import JobRecord, NodeRecord
+from controller.cluster.states import (
     POWERED_OFF,
     begin_reached,
     held_by_other,
@@ -24,6 +23,7 @@ from controller.slurm.states import (
     powered_off,
     state_name,
 )
+from controller.model import GpuId, GpuSet, JobId, Reason, Why
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def host_names(expression: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> SlurmJob:
+def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> ClusterJob:
     """The port's view of a job. `array_room`: whether its array's limit lets another task run."""
     state = job_state(record.state)
     if state is None:
@@ -60,7 +60,7 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
     may_be_held = held or (allocated and record.priority == 0)
     other_hold = held_by_other(record.state, record.reason, begin, waits=pending) if may_be_held else ""
     unmet = _unmet(record, begin, now, array_room) if pending else ""
-    return SlurmJob(
+    return ClusterJob(
         id=JobId(record.id),
         user=record.user,
         uid=record.uid,
@@ -183,12 +183,12 @@ def array_rooms(records: Iterable[JobRecord]) -> Mapping[int, bool]:
 
 def slurm_node(
     record: NodeRecord, whole_gpu_jobs: Mapping[GpuId, JobId], partitions: Mapping[str, str] | None = None
-) -> SlurmNode:
+) -> ClusterNode:
     """The port's view of a node.
 
     Args:
         whole_gpu_jobs: the GPUs held as GRES `gpu`, with the job that holds each.
-        partitions: those that it is in, as in `SlurmNode`.
+        partitions: those that it is in, as in `ClusterNode`.
     """
     try:
         gpus = node_gpus(record.gres)
@@ -198,7 +198,7 @@ def slurm_node(
         gpus, used = (), frozenset()
     ordinary: dict[int, JobId | None] = dict.fromkeys(sorted(used))
     ordinary.update({gpu.ordinal: job for gpu, job in whole_gpu_jobs.items() if gpu.node == record.name})
-    return SlurmNode(
+    return ClusterNode(
         name=record.name,
         gpus=gpus,
         up=node_up(record.state),

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from controller.slurm.simulated_job import SimulatedJob
+from controller.cluster.simulated_job import SimulatedJob
 
 Clock: TypeAlias = Callable[[], float]
 End: TypeAlias = Callable[[SimulatedJob, str, float], None]

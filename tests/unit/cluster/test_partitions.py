@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
+from controller.cluster.adapter import PARTITIONS_SECONDS, SlurmCluster
+from controller.cluster.partitions import by_node, parse_partitions
+from controller.cluster.records import slurm_node
 from controller.errors import ClusterUnavailable
-from controller.slurm.adapter import PARTITIONS_SECONDS, SlurmCluster
-from controller.slurm.partitions import by_node, parse_partitions
-from controller.slurm.records import slurm_node
-from tests.unit.slurm.factories import job_record, node_record
-from tests.unit.slurm.test_slurm_cluster import FakeTransport
+from tests.unit.cluster.factories import job_record, node_record
+from tests.unit.cluster.test_slurm_cluster import FakeTransport
 
 LINE = (
     "PartitionName={name} AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL AllocNodes=ALL Default=YES QoS=N/A "

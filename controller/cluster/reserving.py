@@ -12,9 +12,9 @@ import math
 import re
 from collections.abc import Sequence
 
+from controller.cluster.gres import binding_of
+from controller.cluster.hostlist import expand
 from controller.model import GpuSet, JobId, value
-from controller.slurm.gres import binding_of
-from controller.slurm.hostlist import expand
 
 log = logging.getLogger(__name__)
 

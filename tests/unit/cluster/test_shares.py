@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from controller.cluster.shares import parse_shares
 from controller.errors import ClusterUnavailable
 from controller.model import Share
-from controller.slurm.shares import parse_shares
 
 PRINTED = """\
 root|||1.000000|

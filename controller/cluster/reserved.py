@@ -5,10 +5,10 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 
+from controller.cluster.command import CommandTransport
+from controller.cluster.reserving import FIRST_PRIORITY, Reservation
 from controller.errors import ClusterRefused, UnknownJob
 from controller.model import GpuSet, JobId
-from controller.slurm.command import CommandTransport
-from controller.slurm.reserving import FIRST_PRIORITY, Reservation
 
 log = logging.getLogger(__name__)
 

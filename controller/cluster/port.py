@@ -43,7 +43,7 @@ OVER = frozenset({JobState.COMPLETING, JobState.ENDED})
 
 
 @value
-class SlurmGpu:
+class ClusterGpu:
     """One GPU of a node as Slurm's GRES configuration names it: type `<model>_<index>`."""
 
     index: int
@@ -52,11 +52,11 @@ class SlurmGpu:
 
 
 @value(kw_only=True)
-class SlurmNode:
+class ClusterNode:
     """A node as slurmctld reports it."""
 
     name: str
-    gpus: tuple[SlurmGpu, ...]
+    gpus: tuple[ClusterGpu, ...]
     up: bool
     """Jobs may start here: not down, drained, draining, failing, in maintenance, not responding."""
     state: str
@@ -79,7 +79,7 @@ class SlurmNode:
 
 
 @value(kw_only=True)
-class SlurmJob:
+class ClusterJob:
     """A job as slurmctld reports it. Jobs without a Gandiva request are not reported at all,
     but for what they take from nodes."""
 
@@ -137,9 +137,9 @@ class ClusterView:
     """One consistent look at Slurm, in full or as the difference from the one before."""
 
     time: float
-    jobs: tuple[SlurmJob, ...]
+    jobs: tuple[ClusterJob, ...]
     """Gandiva jobs: pending, allocated, and those that ended within slurmctld's MinJobAge."""
-    nodes: tuple[SlurmNode, ...]
+    nodes: tuple[ClusterNode, ...]
     complete: bool = True
     """False: only the jobs and nodes that are not as in the adapter's answer before."""
     gone: frozenset[JobId] = frozenset()
@@ -155,7 +155,7 @@ class ClusterPort(Protocol):
     async def shares(self) -> tuple[Share, ...]:
         """Slurm's associations, accounts before what is in them; none where Slurm has no accounting."""
 
-    async def job(self, job_id: JobId) -> SlurmJob:
+    async def job(self, job_id: JobId) -> ClusterJob:
         """One job, freshly. Raises UnknownJob."""
 
     async def bind(self, job_id: JobId, binding: GpuSet) -> None:

@@ -7,9 +7,9 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+from controller.cluster.port import ClusterJob, JobState
+from controller.cluster.raw import PREFIX, trial_word
 from controller.model import GpuSet, JobId
-from controller.slurm.port import JobState, SlurmJob
-from controller.slurm.raw import PREFIX, trial_word
 
 PARTITION = "gpu"
 """The one that all nodes and jobs are in, where nobody says otherwise."""
@@ -97,9 +97,9 @@ class SimulatedJob:
         worked = max(0.0, now - self.working_since - self.overhead_seconds)
         return self.done_seconds + min(worked * self.rate, self.allowed_seconds)
 
-    def view(self, *, tells_duration: bool) -> SlurmJob:
+    def view(self, *, tells_duration: bool) -> ClusterJob:
         """As the port says it. `tells_duration`: with the time that it needs."""
-        return SlurmJob(
+        return ClusterJob(
             id=self.id,
             user=self.user,
             uid=self.uid,

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from controller.cluster.adapter import open_cluster
+from controller.cluster.command import CommandTransport
+from controller.cluster.commands import run
+from controller.cluster.request import Message
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import JobId
-from controller.slurm.adapter import open_cluster
-from controller.slurm.command import CommandTransport
-from controller.slurm.commands import run
-from controller.slurm.request import Message
-from tests.unit.slurm import recordings
-from tests.unit.slurm.factories import job_record
+from tests.unit.cluster import recordings
+from tests.unit.cluster.factories import job_record
 
 RELEASE = recordings.RELEASES[-1]
 Fake = Callable[[str, str], None]

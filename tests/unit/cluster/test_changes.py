@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
+from controller.cluster import pyslurm_worker
+from controller.cluster.adapter import SlurmCluster
+from controller.cluster.command import CommandTransport, Load
+from controller.cluster.partitions import Partition
+from controller.cluster.port import ClusterView
+from controller.cluster.pyslurm import READ_ALL_SECONDS, PyslurmTransport
+from controller.cluster.raw import JobRecord
+from controller.cluster.records import slurm_job
 from controller.journal.memory import MemoryJournal
 from controller.model import JobId
 from controller.observe.identities import Identities
 from controller.observe.slurm_cache import SlurmCache
-from controller.slurm import pyslurm_worker
-from controller.slurm.adapter import SlurmCluster
-from controller.slurm.command import CommandTransport, Load
-from controller.slurm.partitions import Partition
-from controller.slurm.port import ClusterView
-from controller.slurm.pyslurm import READ_ALL_SECONDS, PyslurmTransport
-from controller.slurm.raw import JobRecord
-from controller.slurm.records import slurm_job
-from tests.unit.slurm.factories import PARTITIONS, job_record, node_record
+from tests.unit.cluster.factories import PARTITIONS, job_record, node_record
 
 
 class Slurm:

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from controller.cluster.hostlist import checked
+from controller.cluster.raw import PREFIX
 from controller.errors import GandivaError
 from controller.model import GPU_MODEL, MAX_WEIGHT, SuspendMethod
 from controller.settings.base import first_wrong
-from controller.slurm.hostlist import checked
-from controller.slurm.raw import PREFIX
 
 _MAX_BYTES = 1024
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The process that calls pyslurm, on behalf of `controller.slurm.pyslurm`.
+"""The process that calls pyslurm, on behalf of `controller.cluster.pyslurm`.
 
 pyslurm keeps Python's global lock while it waits for slurmctld, and libslurm ends the process when it finds
 no configuration: in the controller itself, a slurmctld that hangs would stop everything. So the calls are
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any, BinaryIO
 
-from controller.slurm.raw import PREFIX, JobRecord, NodeRecord, trial_word
+from controller.cluster.raw import PREFIX, JobRecord, NodeRecord, trial_word
 
 UNREADABLE = "(pyslurm cannot read it)"
 """Instead of a GRES text. It does not parse: that is reported, and the job or node counts as without GPUs."""

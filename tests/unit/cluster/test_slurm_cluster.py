@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
+from controller.cluster.adapter import MAX_WAITING_TASKS, REVOKED_SECONDS, SlurmCluster
+from controller.cluster.command import CommandTransport, Load
+from controller.cluster.partitions import Partition
+from controller.cluster.port import ClusterPort, JobState
+from controller.cluster.raw import JobRecord
+from controller.cluster.request import Asked, read_asked
+from controller.cluster.reserving import Reservation
+from controller.cluster.states import REQUEUED_HELD
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuId, JobId
 from controller.simulation.virtual_time import run_virtual
-from controller.slurm.adapter import MAX_WAITING_TASKS, REVOKED_SECONDS, SlurmCluster
-from controller.slurm.command import CommandTransport, Load
-from controller.slurm.partitions import Partition
-from controller.slurm.port import ClusterPort, JobState
-from controller.slurm.raw import JobRecord
-from controller.slurm.request import Asked, read_asked
-from controller.slurm.reserving import Reservation
-from controller.slurm.states import REQUEUED_HELD
-from tests.unit.slurm.factories import PARTITIONS, REQUEST, job_record, node_record, running_record
+from tests.unit.cluster.factories import PARTITIONS, REQUEST, job_record, node_record, running_record
 
 JOB = JobId(7)
 N1 = frozenset({GpuId("n1", 0), GpuId("n1", 1)})
@@ -166,7 +166,7 @@ async def test_a_job_is_not_bound_in_the_moment_of_its_requeue(
 
 async def test_binding_gives_up_on_a_last_run_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(monotonic=itertools.count(0.0, 30.0).__next__, time=time.time)
-    monkeypatch.setattr("controller.slurm.adapter.time", clock)
+    monkeypatch.setattr("controller.cluster.adapter.time", clock)
     transport = FakeTransport(job_record(state=("PENDING", "COMPLETING")))
     with pytest.raises(ClusterUnavailable, match="last run"):
         await port(transport).bind(JOB, N1)
@@ -309,7 +309,7 @@ async def test_what_is_over_is_not_cancelled(state: tuple[str, ...]) -> None:
 
 
 async def test_a_call_that_undoes_another_one_does_not_overtake_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.slurm.adapter.SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr("controller.cluster.adapter.SETTLE_SECONDS", 0.05)
     transport = FakeTransport(running_record("gres/shard:a100_0:1", "n1"))
     cluster = port(transport)
     for call in (cluster.suspend, cluster.resume, cluster.requeue):
@@ -321,7 +321,7 @@ async def test_a_call_that_undoes_another_one_does_not_overtake_it(monkeypatch: 
 
 
 async def test_other_jobs_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.slurm.adapter.SETTLE_SECONDS", 60.0)
+    monkeypatch.setattr("controller.cluster.adapter.SETTLE_SECONDS", 60.0)
     transport = FakeTransport()
     cluster = port(transport)
     for number in range(50):

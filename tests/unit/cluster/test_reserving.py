@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
+from controller.cluster.reserved import Reserved
+from controller.cluster.reserving import BUSY, FIRST_PRIORITY, Reservation, parse, salloc
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuId, GpuSet, JobId
-from controller.slurm.reserved import Reserved
-from controller.slurm.reserving import BUSY, FIRST_PRIORITY, Reservation, parse, salloc
-from tests.unit.slurm.factories import job_record
-from tests.unit.slurm.test_command import Fake, calls, fake, known
-from tests.unit.slurm.test_slurm_cluster import FakeTransport
+from tests.unit.cluster.factories import job_record
+from tests.unit.cluster.test_command import Fake, calls, fake, known
+from tests.unit.cluster.test_slurm_cluster import FakeTransport
 
 __all__ = ["fake"]
 JOB, OWN = JobId(17), JobId(40)

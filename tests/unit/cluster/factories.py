@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.slurm.partitions import Partition
-from controller.slurm.raw import JobRecord, NodeRecord
+from controller.cluster.partitions import Partition
+from controller.cluster.raw import JobRecord, NodeRecord
 
 REQUEST = 'gandiva:{"v":1,"gpus_per_node":2,"nodes":1,"weight":1,"site":{}}'
 

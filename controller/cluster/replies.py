@@ -12,14 +12,14 @@ from typing import Annotated, Any
 
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from controller.cluster.gres import indices_of, tres_memory_mib
+from controller.cluster.port import ALLOCATED
+from controller.cluster.raw import PREFIX, JobRecord, NodeRecord, trial_word
+from controller.cluster.records import host_names
+from controller.cluster.states import job_state
 from controller.errors import ClusterUnavailable
 from controller.model import GpuId, JobId, on_nodes
 from controller.settings.base import first_wrong
-from controller.slurm.gres import indices_of, tres_memory_mib
-from controller.slurm.port import ALLOCATED
-from controller.slurm.raw import PREFIX, JobRecord, NodeRecord, trial_word
-from controller.slurm.records import host_names
-from controller.slurm.states import job_state
 
 
 def _number(unset: int, value: Any) -> Any:

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
+from controller.cluster import pyslurm_worker
+from controller.cluster.adapter import SlurmCluster, open_cluster
+from controller.cluster.partitions import Partition
+from controller.cluster.pyslurm import PyslurmTransport, _Worker
+from controller.cluster.records import slurm_job
 from controller.errors import ClusterRefused, ClusterUnavailable, SettingsError, UnknownJob
 from controller.model import GpuId, JobId
-from controller.slurm import pyslurm_worker
-from controller.slurm.adapter import SlurmCluster, open_cluster
-from controller.slurm.partitions import Partition
-from controller.slurm.pyslurm import PyslurmTransport, _Worker
-from controller.slurm.records import slurm_job
-from tests.unit.slurm.factories import REQUEST
+from tests.unit.cluster.factories import REQUEST
 
 JOB = JobId(7)
 NODE = {
@@ -347,7 +347,7 @@ async def test_closing_does_not_wait_for_ever(
     transport: PyslurmTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that hangs in the kernel cannot be killed."""
-    monkeypatch.setattr("controller.slurm.pyslurm._REAP_SECONDS", 0.01)
+    monkeypatch.setattr("controller.cluster.pyslurm._REAP_SECONDS", 0.01)
     never = asyncio.get_running_loop().create_future()
     transport._all[0]._follow(never)
     await asyncio.wait_for(transport.close(), 60)

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.model import GpuId, GpuSet
-from controller.slurm.gres import (
+from controller.cluster.gres import (
     Gres,
     binding_of,
     bound_gres,
@@ -19,7 +18,8 @@ from controller.slurm.gres import (
     taken_for_one,
     tres_memory_mib,
 )
-from controller.slurm.port import SlurmGpu
+from controller.cluster.port import ClusterGpu
+from controller.model import GpuId, GpuSet
 
 NODE = "gpu:a100_0:1(S:0-1),gpu:a100_1:1(S:0-1),shard:a100_0:16(S:0-1),shard:a100_1:16(S:0,1)"
 USED = (
@@ -31,7 +31,7 @@ ORDINARY_ON_NODE = "gpu:a100_0:1(IDX:0),gpu:a100_1:1(IDX:1),gpu:a100_2:0(IDX:),g
 
 
 def test_node_gpus_come_by_index_with_their_shards() -> None:
-    assert node_gpus(NODE) == (SlurmGpu(0, "a100", 16), SlurmGpu(1, "a100", 16))
+    assert node_gpus(NODE) == (ClusterGpu(0, "a100", 16), ClusterGpu(1, "a100", 16))
 
 
 def test_gpus_whose_type_names_no_single_gpu_are_left_out() -> None:
@@ -39,7 +39,7 @@ def test_gpus_whose_type_names_no_single_gpu_are_left_out() -> None:
 
 
 def test_a_gpu_without_shards_has_none() -> None:
-    assert node_gpus("gpu:v100_0:1") == (SlurmGpu(0, "v100", 0),)
+    assert node_gpus("gpu:v100_0:1") == (ClusterGpu(0, "v100", 0),)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_gpu_without_shards_has_none() -> None:
 )
 def test_a_sites_own_name_is_no_gpu_of_ours(configured: str) -> None:
     assert node_gpus(configured) == ()
-    assert node_gpus(f"gpu:a100_0:1,{configured}")[0] == SlurmGpu(0, "a100", 0)
+    assert node_gpus(f"gpu:a100_0:1,{configured}")[0] == ClusterGpu(0, "a100", 0)
 
 
 def test_indices_of_a_sites_own_name_are_those_that_slurm_says() -> None:

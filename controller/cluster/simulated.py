@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from controller.cluster.gres import bound_gres
+from controller.cluster.port import ON_NODES, OVER, ClusterGpu, ClusterJob, ClusterNode, ClusterView, JobState
+from controller.cluster.progress import Progress
+from controller.cluster.simulated_job import PARTITION, SimulatedJob, request_text
 from controller.errors import ClusterRefused, UnknownJob
 from controller.model import GpuSet, JobId, Share, by_node, value
-from controller.slurm.gres import bound_gres
-from controller.slurm.port import ON_NODES, OVER, ClusterView, JobState, SlurmGpu, SlurmJob, SlurmNode
-from controller.slurm.progress import Progress
-from controller.slurm.simulated_job import PARTITION, SimulatedJob, request_text
 
 __all__ = ["SimulatedCluster", "SimulatedJob", "SlurmCosts", "idle_node", "make_nodes", "request_text"]
 
@@ -30,11 +30,11 @@ def idle_node(
     cpus: int = 64,
     memory_bytes: int = 2**40,
     shards: int = 16,
-) -> SlurmNode:
+) -> ClusterNode:
     """A node that is up, without jobs."""
-    return SlurmNode(
+    return ClusterNode(
         name=name,
-        gpus=tuple(SlurmGpu(i, model, shards) for i in range(gpus)),
+        gpus=tuple(ClusterGpu(i, model, shards) for i in range(gpus)),
         up=True,
         state="IDLE",
         reason="",
@@ -48,11 +48,11 @@ def idle_node(
     )
 
 
-def make_nodes(names: Iterable[str], gpus: int) -> list[SlurmNode]:
+def make_nodes(names: Iterable[str], gpus: int) -> list[ClusterNode]:
     return [idle_node(name, gpus=gpus) for name in names]
 
 
-def in_one_partition(partition: str, nodes: Sequence[SlurmNode]) -> bool:
+def in_one_partition(partition: str, nodes: Sequence[ClusterNode]) -> bool:
     """Whether all these nodes are in one of a job's partitions. `partition`: as in `SimulatedJob`."""
     known = [node.partitions for node in nodes if node.partitions is not None]
     return not partition or any(all(name in each for each in known) for name in partition.split(","))
@@ -80,7 +80,7 @@ def halved(_job: SimulatedJob, beside: Sequence[SimulatedJob]) -> float:
 class SimulatedCluster:
     """Implements `ClusterPort`. What the nodes decide about it hears from them: see the hooks."""
 
-    nodes: dict[str, SlurmNode]
+    nodes: dict[str, ClusterNode]
     costs: SlurmCosts = field(default_factory=SlurmCosts)
     on_state: Callable[[SimulatedJob], None] = lambda _job: None
     """Hook: told of every change of a job's state."""
@@ -154,7 +154,7 @@ class SimulatedCluster:
         await self._rpc()
         return self.tree
 
-    async def job(self, job_id: JobId) -> SlurmJob:
+    async def job(self, job_id: JobId) -> ClusterJob:
         await self._rpc()
         return self._find(job_id).view(tells_duration=self.tells_durations)
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
+from controller.cluster.port import ClusterGpu
 from controller.model import GPU_MODEL, GpuSet, by_node, on_nodes
-from controller.slurm.port import SlurmGpu
 
 _OUTSIDE_PARENTHESES = re.compile(r",(?![^()]*\))")
 _TYPE = re.compile(rf"({GPU_MODEL})_([0-5]?[0-9]|6[0-3])")
@@ -113,17 +113,17 @@ def type_id(type_: str) -> int:
     return sum(byte << 8 * (place % 4) for place, byte in enumerate(type_.encode())) % 2**32
 
 
-def node_gpus(configured: str) -> tuple[SlurmGpu, ...]:
+def node_gpus(configured: str) -> tuple[ClusterGpu, ...]:
     """The GPUs of a node, by index, from its configured GRES. GPUs whose type names no single GPU are
     not ours and are left out, also where the site has called them so: `v100_32`. Raises ValueError."""
-    found: dict[int, SlurmGpu] = {}
+    found: dict[int, ClusterGpu] = {}
     items = parse_gres(configured)
     shards = {item.type: item.count for item in items if item.name == "shard"}
     for item in items:
         split = split_type(item.type)
         if item.name == "gpu" and item.count == 1 and split is not None:
             model, index = split
-            found[index] = SlurmGpu(index=index, model=model, shards=shards.get(item.type, 0))
+            found[index] = ClusterGpu(index=index, model=model, shards=shards.get(item.type, 0))
     return tuple(found[index] for index in sorted(found)) if 0 in found else ()
 
 

@@ -17,25 +17,25 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeVar, cast
 
-from controller.errors import ClusterError, ClusterRefused, ClusterUnavailable, UnknownJob
-from controller.model import GpuSet, JobId, Share
-from controller.model.measures import Measures
-from controller.slurm.command import CommandTransport, Load
-from controller.slurm.gres import bound_gres
-from controller.slurm.partitions import by_node
-from controller.slurm.port import ClusterView, JobState, SlurmJob, SlurmNode
-from controller.slurm.pyslurm import PyslurmTransport, require_pyslurm
-from controller.slurm.raw import JobRecord
-from controller.slurm.records import (
+from controller.cluster.command import CommandTransport, Load
+from controller.cluster.gres import bound_gres
+from controller.cluster.partitions import by_node
+from controller.cluster.port import ClusterJob, ClusterNode, ClusterView, JobState
+from controller.cluster.pyslurm import PyslurmTransport, require_pyslurm
+from controller.cluster.raw import JobRecord
+from controller.cluster.records import (
     array_rooms,
     array_tasks,
     shares_record,
     slurm_job,
     slurm_node,
 )
-from controller.slurm.request import read_asked
-from controller.slurm.reserved import Reserved
-from controller.slurm.states import REHELD_WITHIN_SECONDS, REQUEUED_HELD, job_state
+from controller.cluster.request import read_asked
+from controller.cluster.reserved import Reserved
+from controller.cluster.states import REHELD_WITHIN_SECONDS, REQUEUED_HELD, job_state
+from controller.errors import ClusterError, ClusterRefused, ClusterUnavailable, UnknownJob
+from controller.model import GpuSet, JobId, Share
+from controller.model.measures import Measures
 
 log = logging.getLogger(__name__)
 
@@ -110,9 +110,9 @@ class SlurmCluster:
         self._partitions: Mapping[str, Mapping[str, str]] = {}
         self._partitions_at = -math.inf
         self._shared: frozenset[int] = frozenset()
-        self._known: dict[JobRecord, SlurmJob] = {}
+        self._known: dict[JobRecord, ClusterJob] = {}
         self._records: Sequence[JobRecord] = ()
-        self._jobs: tuple[SlurmJob, ...] = ()
+        self._jobs: tuple[ClusterJob, ...] = ()
         """What the records amount to."""
         self._jobs_change_at = math.inf
         """A job's begin time comes."""
@@ -151,7 +151,7 @@ class SlurmCluster:
         self._jobs = tuple(jobs)
         self._jobs_change_at = min((r.begin_time for r in records if r.begin_time > now), default=math.inf)
 
-    def _nodes(self, load: Load) -> tuple[SlurmNode, ...]:
+    def _nodes(self, load: Load) -> tuple[ClusterNode, ...]:
         known = self._partitions
         nodes = tuple(slurm_node(r, load.whole_gpu_jobs, known.get(r.name, {})) for r in load.nodes)
         self._models = {node.name: node.gpus[0].model for node in nodes if node.gpus}
@@ -162,7 +162,7 @@ class SlurmCluster:
         return await self._transport.shares()
 
     @_within_deadline("reading job {}")
-    async def job(self, job_id: JobId) -> SlurmJob:
+    async def job(self, job_id: JobId) -> ClusterJob:
         return slurm_job(await self._transport.job(job_id), now=time.time())
 
     @_within_deadline("binding job {}")
