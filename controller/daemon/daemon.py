@@ -16,32 +16,25 @@ from contextlib import suppress
 from pathlib import Path
 
 from controller import __version__
-from controller.api.access import Access, read_token
-from controller.api.answers import Answers
-from controller.api.live import LiveState
-from controller.api.metrics import Metrics
-from controller.api.server import ApiServer
+from controller.api.access import read_token
 from controller.cluster.adapter import open_cluster
 from controller.cluster.port import ClusterPort
 from controller.daemon import leadership, logs
-from controller.daemon.measuring import MeasuringRecorder
-from controller.daemon.publishing import DecisionFile, Publisher, tell_systemd
+from controller.daemon.assembly import Assembly
+from controller.daemon.publishing import DecisionFile, tell_systemd
 from controller.daemon.stopping import stop_in_order
 from controller.errors import GandivaError, NotLeading, SettingsError
-from controller.journal import Journal, JournalReader
+from controller.journal import Journal
 from controller.journal.lock import JournalLock
-from controller.loop.clock import SystemClock
 from controller.loop.loop import Controller, Cycle
 from controller.nodes.remote import RemoteNodes
 from controller.nodes.ssh import ssh_nodes
 from controller.observe.declared import DeclaredFile, RatesFileError, declared_path
-from controller.policies.allocations.worker import COMMAND as SOLVER_COMMAND
 from controller.policies.assemble import make_policy
 from controller.policies.protocol import Policy
 from controller.settings.loading import load_settings
 from controller.settings.ownership import require_own
 from controller.settings.schema import Settings, needs_restart
-from controller.solver import WorkerSolver
 
 log = logging.getLogger(__name__)
 
@@ -89,9 +82,7 @@ class Daemon:
     def __init__(self, path: Path, settings: Settings) -> None:
         """`path`: of the settings, for the next reload."""
         self._path, self._settings = path, settings
-        self._live = LiveState()
-        self._metrics = Metrics(self._live, settings.journal.path)
-        self._publisher = Publisher(self._live, self._metrics)
+        self._assembly = Assembly(settings.journal.path)
         self._decisions = DecisionFile(settings.journal.path.parent)
         self._controller: Controller | None = None
         """While this one leads."""
@@ -118,7 +109,7 @@ class Daemon:
         if why != self._waits_for:
             self._waits_for = why
             log.info("%s", why)
-            self._live.stand_by(why)
+            self._assembly.live.stand_by(why)
             tell_systemd("READY=1", why)
 
     async def _serve(self, journal: Journal, lock: JournalLock) -> None:
@@ -128,19 +119,11 @@ class Daemon:
         slurm = open_cluster(
             settings.cluster.adapter,
             deadline_seconds=settings.cluster.rpc_deadline_seconds,
-            measures=self._metrics,
+            measures=self._assembly.metrics,
         )
         cluster = leadership.fenced(slurm, fence)
-        nodes = ssh_nodes(settings.nodes, measures=self._metrics, introduction=me, guard=fence)
-        answers = Answers(
-            self._live,
-            JournalReader(journal.path),
-            metrics=self._metrics,
-            stale_seconds=max(60.0, 3 * settings.loop.interval_seconds),
-            access=Access(_token(settings)),
-        )
-        api = ApiServer(settings.api.listen, answers)
-        api.start()
+        nodes = ssh_nodes(settings.nodes, measures=self._assembly.metrics, introduction=me, guard=fence)
+        api = self._assembly.serve(settings.api.listen, settings.loop.interval_seconds, _token(settings))
         try:
             while not self._stop.is_set():
                 why = await leadership.rival(cluster, nodes, self._settings.nodes, me)
@@ -164,20 +147,17 @@ class Daemon:
         """One time of leading. Returns why it is over; empty: a signal has ended it."""
         settings = self._settings
         self._waits_for = ""
-        solver = WorkerSolver(SOLVER_COMMAND)
-        self._controller = controller = Controller(
-            settings,
-            cluster,
-            nodes,
-            journal,
-            SystemClock(),
-            solver=solver,
-            policy=own_policy(settings),
-            recorder=MeasuringRecorder(journal, self._metrics),
-            publish=self._publish,
-            report=self._publisher.report,
-            survives=(Exception,),
-        )
+        policy, publish = own_policy(settings), self._publish
+        async with self._assembly.leading(settings, policy, cluster, nodes, journal, publish) as controller:
+            self._controller = controller
+            try:
+                return await self._run(controller, cluster, journal)
+            finally:
+                self._controller = None
+
+    async def _run(self, controller: Controller, cluster: ClusterPort, journal: Journal) -> str:
+        """Its loop, and the orderly stop. Returns as `_lead` does."""
+        settings = self._settings
         log.info(
             "gandiva %s leads: policy %s, adapter %s, API on %s",
             __version__,
@@ -187,8 +167,6 @@ class Daemon:
         )
         self._declared = DeclaredFile(declared_path(journal.path))
         self._take_declared()
-        self._publisher.begin(settings.policy.name, journal)
-        renewing = asyncio.create_task(leadership.renew(nodes), name="leases")
         try:
             await controller.run(self._stop)
             tell_systemd("STOPPING=1")
@@ -205,12 +183,6 @@ class Daemon:
             controller.executor.cancel()
             await controller.executor.drain(1.0)
             return str(why)
-        finally:
-            renewing.cancel()
-            controller.executor.cancel()
-            self._controller = None
-            self._publisher.end()
-            await solver.close()
 
     def _take_declared(self) -> None:
         """Rates that `gandiva rates import` has written since the cycle before."""
@@ -227,7 +199,7 @@ class Daemon:
     def _publish(self, cycle: Cycle) -> None:
         self._take_declared()
         self._decisions.completed(cycle, self._settings.policy)
-        self._publisher.completed(cycle)
+        self._assembly.publisher.completed(cycle)
 
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -266,7 +238,7 @@ class Daemon:
             log.info("settings reloaded; this controller does not lead")
             return ""
         self._controller.use_settings(new, policy)
-        self._publisher.policy = new.policy.name
+        self._assembly.publisher.policy = new.policy.name
         log.info("settings reloaded: policy %s", new.policy.name)
         return f"policy {new.policy.name}"
 

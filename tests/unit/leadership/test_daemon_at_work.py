@@ -17,7 +17,7 @@ from controller.api.client import ApiClient, ApiRefused
 from controller.api.server import ApiServer
 from controller.cluster.port import ClusterView, JobState
 from controller.cluster.simulated import SlurmCosts, make_nodes, request_text
-from controller.daemon import daemon, leadership
+from controller.daemon import assembly, daemon, leadership
 from controller.errors import ClusterUnavailable, NodeError, NotLeading
 from controller.journal import JobFilter
 from controller.loop import failures
@@ -77,15 +77,15 @@ class Site:
 
         monkeypatch.setattr(daemon, "open_cluster", lambda *_arguments, **_options: self.cluster)
         monkeypatch.setattr(daemon, "ssh_nodes", lambda *_arguments, **_options: self.nodes)
-        monkeypatch.setattr(daemon, "ApiServer", api_server)
-        monkeypatch.setattr(daemon, "SystemClock", VirtualClock)  # the clock of the simulated ports
+        monkeypatch.setattr(assembly, "ApiServer", api_server)
+        monkeypatch.setattr(assembly, "SystemClock", VirtualClock)  # the clock of the simulated ports
         self.daemon = daemon.Daemon(self.path, load_settings(self.path))
         self.running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start the daemon; returns when its first turn is done."""
         self.running = asyncio.create_task(self.daemon.run())
-        await self.until(lambda: self.daemon._live.latest is not None)
+        await self.until(lambda: self.daemon._assembly.live.latest is not None)
 
     def configure(self, policy: str) -> None:
         """Write the settings."""
@@ -126,7 +126,7 @@ async def test_jobs_take_turns_and_clients_see_them(site: Site) -> None:
     found = (await asyncio.to_thread(site.client.jobs, JobFilter())).jobs
     assert [job.job_id for job in found] == jobs and sum(job.suspends for job in found) >= 1
     assert all(job.run_seconds > 2.9 for job in found)
-    exported = site.daemon._metrics.registry.get_sample_value
+    exported = site.daemon._assembly.metrics.registry.get_sample_value
     assert exported("gandiva_operations_total", {"kind": "place", "outcome": "done"}) == 2
     assert exported("gandiva_queue_wait_seconds_count") == 2
 
@@ -202,7 +202,7 @@ async def test_it_stands_by_while_the_nodes_obey_another_controller(
     monkeypatch.setattr(leadership, "NODE_POLL_SECONDS", 0.05)
     site.nodes.leader = LeaderInfo(controller="b:/j", seconds=7.0)
     started = asyncio.create_task(site.start())
-    await site.until(lambda: "controller b:/j leads on node n1" in site.daemon._live.standby)
+    await site.until(lambda: "controller b:/j leads on node n1" in site.daemon._assembly.live.standby)
     with pytest.raises(ApiRefused, match="has not observed the cluster yet"):
         await asyncio.to_thread(site.client.status)
     site.nodes.leader = None
@@ -214,6 +214,6 @@ async def test_it_stands_by_while_the_nodes_obey_another_controller(
         raise NotLeading("node n1: controller b:/j leads here")
 
     monkeypatch.setattr(site.cluster, "observe", lost)
-    await site.until(lambda: "controller b:/j leads on node n1" in site.daemon._live.standby)
+    await site.until(lambda: "controller b:/j leads on node n1" in site.daemon._assembly.live.standby)
     site.nodes.leader = None
-    await site.until(lambda: site.daemon._live.latest is not None)
+    await site.until(lambda: site.daemon._assembly.live.latest is not None)
