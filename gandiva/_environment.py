@@ -16,15 +16,30 @@ class Place(NamedTuple):
     world_size: int
 
 
-def control_dir(environ: Mapping[str, str]) -> Optional[Path]:
-    """GANDIVA_CONTROL_DIR: the job's control block, set by the SPANK plugin in Gandiva jobs only.
+def trial(environ: Mapping[str, str]) -> str:
+    """The number of the trial of `gandiva run` that this process is a part of; empty: of none.
 
-    None too where it names another job's: a job submitted from within a Gandiva job inherits the variable.
+    A job that a trial submits inherits GANDIVA_TRIAL, but is not in the allocation that the trial is in.
+    """
+    ours = environ.get("GANDIVA_ALLOCATION", "") == environ.get("SLURM_JOB_ID", "")
+    return environ.get("GANDIVA_TRIAL", "") if ours else ""
+
+
+def control_dir(environ: Mapping[str, str]) -> Optional[Path]:
+    """GANDIVA_CONTROL_DIR: the control block, set by the SPANK plugin in Gandiva jobs and by `gandiva run` in
+    trials.
+
+    None too where it names another's: what is submitted from within a Gandiva job or a trial inherits the
+    variable.
     """
     value = environ.get("GANDIVA_CONTROL_DIR", "")
     if not value.startswith("/"):
         return None
     path = Path(value)
+    if trial(environ):
+        return path if path.name == trial(environ) else None
+    if environ.get("GANDIVA_TRIAL") == path.name:
+        return None
     foreign = path.name.isdecimal() and environ.get("SLURM_JOB_ID", path.name) != path.name
     return None if foreign else path
 
@@ -108,4 +123,6 @@ def visible_positions(directory: Path) -> Optional[Sequence[int]]:
 
 def message_prefix() -> str:
     """Where a message comes from, for jobs with many ranks writing to one log."""
-    return f"gandiva: job {os.environ.get('SLURM_JOB_ID', '?')} on {os.uname().nodename}: "
+    number = trial(os.environ)
+    whose = f"trial {number}" if number else f"job {os.environ.get('SLURM_JOB_ID', '?')}"
+    return f"gandiva: {whose} on {os.uname().nodename}: "

@@ -18,7 +18,7 @@ import subprocess
 import sys
 from typing import Any, List, Mapping, Optional, Sequence
 
-from . import attach
+from . import _environment, attach
 from ._processes import PASSED_ON, end, free_port, send, status, variables
 from ._reporting import FD_NAME, Reports
 from ._session import Session
@@ -36,8 +36,11 @@ class Devices:
         visible = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
         positions = session.visible_positions()
         self._all: Sequence[str] = visible
-        """By position in what Slurm gave the job. Empty: counted from 0 among those its cgroup allows."""
-        if positions is not None:
+        """By position in what Slurm gave the job, or a trial is bound to. Empty: counted from 0 among those
+        its cgroup allows."""
+        if _environment.trial(environ):
+            self._all = [name for name in environ.get("GANDIVA_GPUS", "").split(",") if name] or visible
+        elif positions is not None:
             counted = visible == [str(position) for position in positions]
             self._all = () if counted else environ.get("SLURM_JOB_GPUS", "").split(",")
 

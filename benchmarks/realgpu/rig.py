@@ -23,9 +23,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from benchmarks.local_agents import LocalTransport
 from benchmarks.realgpu import watch
 from controller.model import JobId
+from controller.nodes.child import ChildTransport
 from controller.nodes.connection import Channel, Patience
 from controller.nodes.protocol import Offload
 from controller.nodes.remote import RemoteNodes
@@ -212,7 +212,7 @@ class Left:
     answer: Offload
 
 
-class CountingTransport(LocalTransport):
+class CountingTransport(ChildTransport):
     """Remembers its agents, so that one can be killed."""
 
     def __init__(self, arguments: Sequence[str], environ: Mapping[str, str]) -> None:

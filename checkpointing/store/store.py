@@ -56,9 +56,9 @@ class Store:
 
     `folder`: made where it is missing, its parents are not. `rank`, `world_size`: of this process, by default
     as torchrun, Open MPI or srun say. `run`: a word that all ranks of one start of the job have in common and
-    no other start has; by default from Slurm's environment. `keep`: complete generations that are kept.
-    `staging`: a folder on a node-local tmpfs for what waits to be written. `deadline_seconds`: how long a
-    rank waits for the others, from the beginning of its save.
+    no other start has; by default from the environment of Slurm or of a trial. `keep`: complete generations
+    that are kept. `staging`: a folder on a node-local tmpfs for what waits to be written. `deadline_seconds`:
+    how long a rank waits for the others, from the beginning of its save.
 
     Raises ValueError for an argument, StoreError where the folder cannot be used.
     """
@@ -288,8 +288,15 @@ def _run_word(world_size: int) -> str:
     if world_size == 1:
         return uuid.uuid4().hex
     job, step = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", "")
-    if job and step and not _environment.in_batch_step(os.environ):
-        return f"{job}.{step}.{os.environ.get('SLURM_RESTART_COUNT') or 0}"
+    start = os.environ.get("SLURM_RESTART_COUNT") or 0
+    if number := _environment.trial(os.environ):
+        # All trials of an allocation have its job, and mostly its step. (Ranks below `gandiva.ranks`, which
+        # are started several times in one start, have no control block.)
+        if (block := _environment.control_dir(os.environ)) is not None:
+            study = re.sub("[^A-Za-z0-9.-]", "-", block.parent.name)[-40:]
+            return f"trial-{study}.{number}.{start}.{step or 0}"
+    elif job and step and not _environment.in_batch_step(os.environ):
+        return f"{job}.{step}.{start}"
     raise ValueError(
         "several ranks, and no srun that started them: give Store() a `run`, a word that all ranks of this "
         "start have in common and no other start has"

@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from controller.agent import rank_room
 from controller.agent.deadline import Deadline, polls
 from controller.agent.files import opened, text_of, try_lock, write_atomically
+from controller.agent.identity import SlurmJobs
 from controller.agent.processes import Processes, ProcessId
 from controller.nodes import protocol
 from controller.nodes.protocol import AgentError, ErrorKind, NodePhase
@@ -36,7 +37,7 @@ HUNG_SECONDS = 10.0
 KILLED_SECONDS = 0.05
 
 log = logging.getLogger(__name__)
-_PROCESSES = Processes("", lambda _job: None)
+_PROCESSES = Processes(SlurmJobs("", lambda _job: None))
 """For questions about agents, which belong to no job."""
 
 
@@ -112,12 +113,13 @@ class JobState(BaseModel):
 
 
 class ControlBlocks:
-    def __init__(self, run_dir: Path) -> None:
-        self.run_dir = run_dir
+    def __init__(self, run_dir: Path, *, apart: bool = True) -> None:
+        """`apart`: several users' jobs have blocks here (`rank_room`)."""
+        self.run_dir, self._apart = run_dir, apart
 
     def block(self, job_id: int) -> "ControlBlock":
         """The block of a job, whether it exists or not."""
-        return ControlBlock(self.run_dir, job_id)
+        return ControlBlock(self.run_dir, job_id, apart=self._apart)
 
     def job_ids(self) -> list[int]:
         """Jobs that have a block, in order."""
@@ -146,8 +148,8 @@ class ControlBlocks:
 
 
 class ControlBlock:
-    def __init__(self, run_dir: Path, job_id: int) -> None:
-        self.job_id = job_id
+    def __init__(self, run_dir: Path, job_id: int, *, apart: bool = True) -> None:
+        self.job_id, self._apart = job_id, apart
         self.path = run_dir / str(job_id)
         self._command = self.path / "command"
         self.ranks = self.path / "ranks"
@@ -188,7 +190,7 @@ class ControlBlock:
         rank_room.drop(self.ranks)
         self.put_aside(self.ranks)
         self.ranks.mkdir(mode=0o700)
-        rank_room.furnish(self.ranks, uid)
+        rank_room.furnish(self.ranks, uid, apart=self._apart)
 
     def remove(self) -> None:
         """Take the block away; sessions that wait are told to go on first. Raises OSError."""

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -61,6 +62,23 @@ def write_atomically(path: Path, text: str, mode: int) -> None:
         os.fchmod(file, mode)
         rewrite(file, text.encode())
     temporary.replace(path)
+
+
+def is_own(folder: Path) -> bool:
+    """Whether it is a folder that only this user can use."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o77
+    return own and os.access(folder, os.W_OK | os.X_OK)
+
+
+def make_own(folder: Path) -> None:
+    """A folder that only this user can use, where there is none. Raises OSError: another one is there."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if not is_own(folder):
+        raise PermissionError(errno.EPERM, "it is not this user's alone", str(folder))
 
 
 def text_of(path: Path) -> str:

@@ -58,11 +58,10 @@ class HostMemory:
                 mount, names = self._cgroup_mount, _V2
             else:
                 continue
-            group = mount / path
-            # The limits of all groups above hold as well.
-            while group != mount and mount in group.parents:
-                rooms += _room(group, names)
-                group = group.parent
+            # The limits of all groups above hold as well. In a container its own is the mount itself.
+            for group in (mount / path, *(mount / path).parents):
+                if group == mount or mount in group.parents:
+                    rooms += _room(group, names)
         return rooms
 
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`gandiva-agent`: the end of the node protocol on a GPU node, run as root.
+"""`gandiva-agent`: the end of the node protocol on a GPU node, run as root; with --trials as a user.
 
 Started by sshd as a forced command, so that the key that opens this door opens nothing else:
 
     from="10.0.0.2",restrict,command="/usr/bin/gandiva-agent" ssh-ed25519 AAAA… gandiva
 
 It then takes only `gandiva-agent NODENAME` from SSH_ORIGINAL_COMMAND. Requests come on standard input,
-answers go to standard output, messages to syslog. When its input ends the agent finishes what it has begun
-and exits; jobs go on, and the next agent finds everything in their control blocks.
+answers go to standard output, messages to syslog (with --trials to standard error). When its input ends the
+agent finishes what it has begun and exits; jobs go on, and the next agent finds everything in their control
+blocks.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from pydantic import BaseModel, ValidationError
 
 from checkpointing.driver_process import DriverProcesses
 from controller.agent.deadline import Deadline
+from controller.agent.files import make_own
 from controller.agent.gpus import GpuReader, NvmlSource
 from controller.agent.node import AgentSettings
 from controller.agent.verbs import NodeAgent
@@ -78,6 +80,11 @@ def parse_command(arguments: Sequence[str], environ: Mapping[str, str]) -> Agent
         default="/run/gpustat",
         help="files for gpustat; %%n is the node name; empty: none (default: %(default)s)",
     )
+    parser.add_argument(
+        "--trials",
+        action="store_true",
+        help="the jobs are the trials of a study of this user (gandiva run), not Slurm's",
+    )
     parser.add_argument("node", nargs="?", metavar="NODENAME", help="the node's name in Slurm")
     try:
         options = parser.parse_args(list(arguments))
@@ -92,7 +99,17 @@ def parse_command(arguments: Sequence[str], environ: Mapping[str, str]) -> Agent
     if node is None or not protocol.NODE_NAME.fullmatch(node):
         raise bad_request("name the Slurm node this agent is for: gandiva-agent NODENAME")
     run_dir, gpustat = (text.replace("%n", node) for text in (options.run_dir, options.gpustat_dir))
-    return AgentSettings(node, Path(run_dir), Path(gpustat) if gpustat else None)
+    return AgentSettings(node, Path(run_dir), Path(gpustat) if gpustat else None, options.trials)
+
+
+def make_room(run_dir: Path) -> None:
+    """The folder of a study's control blocks, where there is none yet. Raises AgentError internal."""
+    try:
+        for folder in (run_dir.parent, run_dir):
+            if folder == run_dir or not folder.exists():
+                make_own(folder)
+    except OSError as error:
+        raise AgentError(ErrorKind.INTERNAL, f"folder {error.filename}: {error.strerror}") from error
 
 
 def read_lines(descriptor: int) -> Iterator[bytes | None]:
@@ -257,16 +274,19 @@ def describe_errors(error: ValidationError) -> str:
     return "; ".join(parts)
 
 
-def _start_logging(node: str) -> None:
+def _start_logging(node: str, trials: bool) -> None:
     handler: logging.Handler
-    if SYSLOG.is_socket():
+    when = "%(asctime)s " if trials else ""
+    if trials:
+        handler = logging.StreamHandler()  # a file of the study
+    elif SYSLOG.is_socket():
         handler = logging.handlers.SysLogHandler(str(SYSLOG), logging.handlers.SysLogHandler.LOG_DAEMON)
         handler.ident = f"gandiva-agent[{os.getpid()}]: "
     else:
         handler = logging.StreamHandler()
         handler.setLevel(logging.WARNING)  # standard error is the SSH channel's: say little there
     logging.raiseExceptions = False  # a syslog that restarts is no reason to fill the channel with tracebacks
-    handler.setFormatter(logging.Formatter(f"{node}: %(levelname)s %(message)s"))
+    handler.setFormatter(logging.Formatter(f"{when}{node}: %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
@@ -274,12 +294,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point. 0: the input ended; 2: started wrongly."""
     try:
         settings = parse_command(sys.argv[1:] if arguments is None else arguments, os.environ)
+        if settings.trials:
+            make_room(settings.run_dir)
     except AgentError as error:
         body = ErrorBody(kind=error.kind, message=error.message)
         sys.stdout.buffer.write(protocol.encode(Answer(id=None, ok=False, error=body)))
         sys.stdout.flush()
         return 2
-    _start_logging(settings.node)
+    _start_logging(settings.node, settings.trials)
     # Several slurmd on one host (tests do that): children and libraries learn which node this is.
     os.environ["SLURMD_NODENAME"] = settings.node
     os.umask(0o022)

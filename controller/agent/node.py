@@ -18,6 +18,7 @@ from controller.agent.files import locked
 from controller.agent.gpus import GpuReader, NvmlUnavailable, Occupancy, describe, survey
 from controller.agent.gpustat import OwnerFiles
 from controller.agent.host_memory import HostMemory
+from controller.agent.identity import SlurmJobs, Trials
 from controller.agent.lease import Leases
 from controller.agent.processes import Processes
 from controller.agent.rank_files import GLANCE_SECONDS, Ranks
@@ -36,11 +37,13 @@ Complaints = Callable[[Occupancy], tuple[list[str], bool]]
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """Where things are on this node. `gpustat_dir` None: write no owner files."""
+    """Where things are on this node. `gpustat_dir` None: write no owner files. `trials`: the jobs are trials
+    of a study, not Slurm's."""
 
     node: str
     run_dir: Path
     gpustat_dir: Path | None
+    trials: bool = False
 
 
 class Node:
@@ -48,8 +51,9 @@ class Node:
 
     def __init__(self, settings: AgentSettings, reader: GpuReader, driver: DriverProcesses) -> None:
         self.settings = settings
-        self.blocks = ControlBlocks(settings.run_dir)
-        self.processes = Processes(settings.node, lambda job_id: self.blocks.block(job_id).uid())
+        self.blocks = ControlBlocks(settings.run_dir, apart=not settings.trials)
+        jobs = SlurmJobs(settings.node, lambda job_id: self.blocks.block(job_id).uid())
+        self.processes = Processes(Trials(settings.run_dir) if settings.trials else jobs)
         self.host_memory = HostMemory()
         self.confinement = Confinement()
         self._promised: dict[int, int] = {}
@@ -148,8 +152,8 @@ class Node:
 
     @cached_property
     def rank_files(self) -> str:
-        """What `rank_room.examine` says. It mounts something: asked once for each agent."""
-        return rank_room.examine(self.settings.run_dir)
+        """What `rank_room.examine` says. It mounts something: asked once for each agent, not for trials."""
+        return "" if self.settings.trials else rank_room.examine(self.settings.run_dir)
 
     def driver_version(self) -> str:
         return self.reader.last().driver_version
@@ -297,7 +301,7 @@ class Node:
         return AgentError(
             ErrorKind.HOST_MEMORY,
             f"{needed >> 20} MiB of GPU memory of job {job_id} do not fit into host memory:"
-            f" {free_bytes >> 20} MiB are {what}; submit it with more --mem",
+            f" {free_bytes >> 20} MiB are {what}; submit it with more --mem (in a study file: memory)",
         )
 
     def verify_gone(self, state: JobState, limit_bytes: int) -> dict[int, int]:

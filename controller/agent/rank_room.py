@@ -8,7 +8,8 @@ Quotas of tmpfs would do the same, but are new (Linux 6.6) and often left out of
 
 The mount is made where jobs and later agents see it: in the mount namespace of process 1, should the agent
 have another one. Where nothing may be mounted, `ranks/` is a folder like any other, the log says so, and so
-does `gandiva check`.
+does `gandiva check`. Beside the trials of a study no other user writes: there it is a folder, and nothing is
+said.
 """
 
 import contextlib
@@ -31,19 +32,21 @@ COMMAND_SECONDS = 20.0
 log = logging.getLogger(__name__)
 
 
-def furnish(ranks: Path, uid: int) -> None:
-    """Make an empty folder of ours the user's, on a file system of its own where that can be.
+def furnish(ranks: Path, uid: int, *, apart: bool = True) -> None:
+    """Make an empty folder of ours the user's; `apart`: on a file system of its own where that can be.
 
     Raises OSError when it cannot even be given to the user.
     """
-    problem = _mount(ranks, uid)
-    if problem:
+    if apart:
+        problem = _mount(ranks, uid)
+        if not problem:
+            return
         log.warning(
             "file %s has no file system of its own (%s): the job's user can fill up the one of all jobs",
             ranks,
             problem,
         )
-        os.chown(ranks, uid, -1)  # no look-up of the group: a name service may hang
+    os.chown(ranks, uid, -1)  # no look-up of the group: a name service may hang
 
 
 def is_fresh(ranks: Path, uid: int) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from controller.agent import rank_files
 from controller.agent.control_block import MAX_STATE_BYTES, ControlBlock, JobState
+from controller.agent.identity import SlurmJobs
 from controller.agent.processes import Processes
 from controller.nodes import protocol
 from controller.nodes.protocol import MAX_RANKS
@@ -79,7 +80,7 @@ def _ranks(dice: random.Random, folder: Path) -> bool:
                     file.truncate(dice.choice((0, 4095, 4097, 2**40)))
             case _:
                 path.write_bytes(_record(dice, GOOD_RANK))
-    found = rank_files.read_ranks(ranks, os.getuid(), 7, Processes("n1", lambda _job: os.getuid()))
+    found = rank_files.read_ranks(ranks, os.getuid(), 7, Processes(SlurmJobs("n1", lambda _job: os.getuid())))
     assert other.read_bytes() == GOOD_RANK
     assert len(found.live) <= MAX_RANKS and len(found.problems) <= MAX_RANKS
     _send(found.live)

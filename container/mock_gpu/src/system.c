@@ -241,8 +241,13 @@ static uint32_t job_of_cgroup(void)
 
 uint32_t mg_job_id(bool by_environment)
 {
+	const char *trial = by_environment ? getenv("GANDIVA_TRIAL") : NULL;
 	const char *text = by_environment ? getenv("SLURM_JOB_ID") : NULL;
 	uint32_t job = job_of_cgroup();
+
+	/* Trials are apart, whatever job they are all part of. */
+	if (trial != NULL)
+		return (uint32_t)strtoul(trial, NULL, 10);
 
 	if (job == 0)
 		job = job_of_parents(getppid());

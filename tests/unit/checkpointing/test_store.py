@@ -281,6 +281,26 @@ def test_rank_and_run_are_those_of_srun(tmp_path: Path, monkeypatch: pytest.Monk
     assert (store.rank, store.world_size, store.run) == (3, 4, "77.2.1")
 
 
+def test_the_run_of_a_trial_is_of_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two trials, or two starts of one, may have the same job and step of Slurm's."""
+
+    def run(trial: str, start: str, job: str = "77") -> str:
+        block = f"/run/user/1/gandiva-3f2a/{trial}"
+        words = {"GANDIVA_TRIAL": trial, "GANDIVA_ALLOCATION": "77", "GANDIVA_CONTROL_DIR": block}
+        words |= {"SLURM_JOB_ID": job, "SLURM_STEP_ID": "2", "SLURM_RESTART_COUNT": start}
+        for name, value in words.items():
+            monkeypatch.setenv(name, value)
+        return Store(tmp_path, rank=1, world_size=2).run
+
+    assert run("3", "0") == "trial-gandiva-3f2a.3.0.2"
+    assert len({run(trial, start) for trial in "34" for start in "01"}) == 4
+    assert run("3", "0", job="78") == "78.2.0"  # submitted by the trial
+    run("3", "0")
+    monkeypatch.delenv("GANDIVA_CONTROL_DIR")
+    with pytest.raises(ValueError, match="no srun that started them"):
+        Store(tmp_path, rank=1, world_size=2)
+
+
 def test_on_gpfs_whole_blocks_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (tmp_path / "file").open("wb") as file:
         assert not files.is_gpfs(file.fileno())

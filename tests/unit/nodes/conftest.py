@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from benchmarks.local_agents import LocalTransport
 from controller.model import JobId
+from controller.nodes.child import ChildTransport
 from controller.nodes.connection import Channel, Patience
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import NodeJob
@@ -98,7 +98,7 @@ class Job:
             process.wait()
 
 
-class RecordingTransport(LocalTransport):
+class RecordingTransport(ChildTransport):
     """Remembers the agents it started, so that a test can kill one."""
 
     def __init__(self, arguments: Sequence[str], environ: Mapping[str, str]) -> None:

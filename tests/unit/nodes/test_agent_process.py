@@ -205,6 +205,7 @@ def test_sigterm_is_like_the_end_of_input(raw: Raw) -> None:
         ("bash", False),
         ("gandiva-agent n1; id", False),
         ("gandiva-agent --run-dir=/tmp n1", False),
+        ("gandiva-agent --trials n1", False),
         ("gandiva-agent ../n1", False),
         ("gandiva-agent n1\n", False),
         ("gandiva-agent " + "n" * 65, False),
@@ -214,7 +215,7 @@ def test_the_forced_command_takes_a_node_name_and_nothing_else(original: str, al
     arguments = ["--run-dir", "/run/gandiva/%n", "ignored"]
     if allowed:
         found = agent.parse_command(arguments, {"SSH_ORIGINAL_COMMAND": original})
-        assert (found.node, str(found.run_dir)) == ("n1", "/run/gandiva/n1")
+        assert (found.node, str(found.run_dir), found.trials) == ("n1", "/run/gandiva/n1", False)
     else:
         with pytest.raises(protocol.AgentError, match="this key allows only"):
             agent.parse_command(arguments, {"SSH_ORIGINAL_COMMAND": original})
@@ -225,6 +226,7 @@ def test_by_hand_it_wants_a_node_name() -> None:
         agent.parse_command([], {})
     assert agent.parse_command(["n3"], {}).node == "n3"
     assert agent.parse_command(["--gpustat-dir", "", "n3"], {}).gpustat_dir is None
+    assert [agent.parse_command([*more, "n3"], {}).trials for more in ([], ["--trials"])] == [False, True]
 
 
 def test_a_wrong_start_is_answered_in_the_protocol(rig: Rig) -> None:

@@ -24,6 +24,7 @@ from controller.agent.control_block import ControlBlock, ControlBlocks, JobState
 from controller.agent.deadline import Deadline
 from controller.agent.files import try_lock
 from controller.agent.gpus import GpuReader, NvmlSource
+from controller.agent.identity import SlurmJobs
 from controller.agent.node import AgentSettings, Node
 from controller.agent.processes import Processes
 from controller.agent.verbs import NodeAgent
@@ -279,7 +280,7 @@ def test_only_an_agent_that_hangs_and_has_the_lock_is_ended(
     block: ControlBlock, name: str, until_seconds: float, stopped: bool, start_is_right: bool, ended: bool
 ) -> None:
     process = subprocess.Popen([name, "60"], executable=shutil.which("sleep"))
-    processes = Processes("n1", lambda _job: None)
+    processes = Processes(SlurmJobs("n1", lambda _job: None))
     try:
         while not Path(f"/proc/{process.pid}/cmdline").read_bytes():
             time.sleep(0.01)  # in the middle of exec
@@ -306,7 +307,7 @@ def test_only_an_agent_that_hangs_and_has_the_lock_is_ended(
 
 
 def test_an_agent_that_holds_a_lock_says_which_process_it_is(block: ControlBlock) -> None:
-    processes = Processes("n1", lambda _job: None)
+    processes = Processes(SlurmJobs("n1", lambda _job: None))
     began = time.monotonic()
     with block.locked(Deadline(60.0)):
         pid, start, until = (block.path / "agent.lock").read_text().split()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.agent.identity import SlurmJobs
 from controller.agent.processes import Processes
 
 MOUNT = Path("/sys/fs/cgroup")
@@ -39,7 +40,7 @@ class Step:
         task.mkdir(parents=True)
         self.process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         (task / "cgroup.procs").write_text(str(self.process.pid))
-        self.processes = Processes(f"test{job}", lambda _job: os.getuid())
+        self.processes = Processes(SlurmJobs(f"test{job}", lambda _job: os.getuid()))
         (self.it,) = self.processes.of_job(job)
 
     def ask(self) -> None:

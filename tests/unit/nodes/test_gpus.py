@@ -25,6 +25,8 @@ from controller.agent.gpus import (
     model_slug,
     survey,
 )
+from controller.agent.identity import SlurmJobs
+from controller.agent.process_table import ProcessTable
 from controller.agent.processes import Processes
 from controller.model import JobId
 
@@ -274,7 +276,9 @@ def test_graphics_of_no_job_are_the_nodes_own(monkeypatch: pytest.MonkeyPatch, t
     reading = listed(monkeypatch, Compute=[(51, 60)], Graphics=[(52, 40), (53, 5)])
     source = Source()
     monkeypatch.setattr(source, "read", lambda: reading)
-    seen = survey(GpuReader(source), Processes("n1", lambda _: None, tmp_path), Deadline(10))
+    seen = survey(
+        GpuReader(source), Processes(SlurmJobs("n1", lambda _: None, ProcessTable(tmp_path))), Deadline(10)
+    )
     assert [(found.pid, found.job_id, found.memory_bytes) for found in seen.holders] == [
         (51, None, 60),
         (52, 12, 40),
@@ -313,7 +317,7 @@ def test_what_cannot_be_read_is_named() -> None:
 def test_a_size_the_driver_does_not_tell_is_not_nothing() -> None:
     from controller.agent.gpus import _holder
 
-    processes = Processes("n1", lambda _: None)
+    processes = Processes(SlurmJobs("n1", lambda _: None))
     reading = replace(GPU, memory_used_bytes=700, listed=(ProcessReading(1, None),))
     assert _holder(reading, 1, None, processes).memory_bytes == 700
     assert _holder(replace(reading, memory_used_bytes=0), 1, None, processes).memory_bytes == 1

@@ -53,6 +53,15 @@ def test_without_limits_it_is_what_the_machine_has(machine: Machine) -> None:
     assert machine.memory.room(42) == Room(1000 * MIB, "this node's memory")
 
 
+@pytest.mark.parametrize("cgroup", ["0::/\n", "0::/docker/abc\n"])
+def test_in_a_container_its_own_group_is_where_groups_are_mounted(machine: Machine, cgroup: str) -> None:
+    """With a namespace of its own, and without."""
+    machine.process_in(cgroup)
+    machine.group(".", memory__max=str(300 * MIB), memory__current=str(100 * MIB))
+    room = machine.memory.room(42)
+    assert room is not None and room.free_bytes == 200 * MIB
+
+
 def test_version_1_counts_the_limits_above_and_what_the_kernel_can_take_back(machine: Machine) -> None:
     machine.process_in(V1)
     unlimited = str(2**63 - 4096)
@@ -92,7 +101,7 @@ def test_a_copy_that_does_not_fit_is_refused_with_what_to_do(machine: Machine, t
     node = Node(AgentSettings("n1", tmp_path, None), GpuReader(NvmlSource()), driver=None)  # type: ignore[arg-type]
     node.host_memory = machine.memory
     node.require_host_memory({42: 1000 * MIB}, 7, Deadline(0))
-    with pytest.raises(AgentError, match=r"2000 MiB .* job 7 .* 1000 MiB are left .* more --mem") as refused:
+    with pytest.raises(AgentError, match=r"2000 MiB .* job 7 .* are left .* more --mem \(in a s") as refused:
         node.require_host_memory({42: 1000 * MIB, 43: 1000 * MIB}, 7, Deadline(0))
     assert refused.value.kind is ErrorKind.HOST_MEMORY
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from controller.agent.identity import SlurmJobs
 from controller.agent.looking import _booted_at
+from controller.agent.process_table import ProcessTable
 from controller.agent.processes import Processes
 from controller.nodes.protocol import AgentError
 
@@ -21,7 +23,7 @@ def a_proc(folder: Path, first: str) -> Processes:
 
 
 def in_proc(folder: Path) -> Processes:
-    return Processes("n1", lambda _job: None, proc=folder)
+    return Processes(SlurmJobs("n1", lambda _job: None, ProcessTable(folder)))
 
 
 def test_a_container_was_started_with_its_first_process_not_with_its_host(tmp_path: Path) -> None:

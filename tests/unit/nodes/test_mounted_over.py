@@ -15,6 +15,7 @@ from typing import TypeVar
 import pytest
 
 from controller.agent.control_block import ControlBlock, ControlBlocks
+from controller.agent.identity import SlurmJobs
 from controller.agent.processes import Processes
 from controller.agent.rank_files import read_ranks
 from controller.model import JobId
@@ -71,7 +72,7 @@ def block(request: pytest.FixtureRequest, mountable: Path) -> Iterator[ControlBl
 
 
 def ranks_of(block: ControlBlock) -> Callable[[], tuple[str, ...]]:
-    processes = Processes(NODE, lambda _job: 1234)
+    processes = Processes(SlurmJobs(NODE, lambda _job: 1234))
     return lambda: read_ranks(block.ranks, 1234, block.job_id, processes).problems
 
 

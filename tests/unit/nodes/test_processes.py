@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.agent.processes import CgroupOwner, Processes, ProcessId, parse_cgroup
+from controller.agent.identity import CgroupOwner, SlurmJobs, parse_cgroup
+from controller.agent.process_table import ProcessTable
+from controller.agent.processes import Processes, ProcessId
 
 V1 = """9:name=systemd:/
 6:freezer:/slurm/uid_1000/job_12/step_0
@@ -79,7 +81,7 @@ class Table:
         (folder / "environ").write_bytes(b"\0".join(f"{key}={value}".encode() for key, value in pairs))
 
     def processes(self, node: str = "n1") -> Processes:
-        return Processes(node, self.owners.get, self.proc, self.cgroups)
+        return Processes(SlurmJobs(node, self.owners.get, ProcessTable(self.proc)), self.cgroups)
 
 
 @pytest.fixture
@@ -150,7 +152,7 @@ def test_a_signal_reaches_nobody_who_got_the_pid_meanwhile(
     """Between a look and a signal a pid can be used again: root must not stop a stranger."""
     if not pidfd:
         monkeypatch.delattr(os, "pidfd_open")
-    processes = Processes("n1", lambda _job: None)
+    processes = Processes(SlurmJobs("n1", lambda _job: None))
     with subprocess.Popen(["sleep", "5"]) as child:
         start = processes.start_time_ticks(child.pid)
         assert start is not None

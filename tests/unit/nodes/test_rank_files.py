@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.agent.identity import SlurmJobs
 from controller.agent.processes import Processes, ProcessId
 from controller.agent.rank_files import (
     GLANCE_SECONDS,
@@ -34,7 +35,7 @@ class ThisProcess(Processes):
     """A process table with one process, ours, in job 12."""
 
     def __init__(self, uid: int | None = None, job: int | None = JOB) -> None:
-        super().__init__("n1", lambda _: None)
+        super().__init__(SlurmJobs("n1", lambda _: None))
         self._its_uid = os.getuid() if uid is None else uid
         self._its_job = job
 

@@ -136,6 +136,20 @@ def test_where_nothing_can_be_mounted_the_job_runs_and_the_log_says_so(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_beside_trials_it_is_a_folder_and_nothing_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rank_room, "run", lambda command, _: pytest.fail(f"{command}"))
+    block = ControlBlocks(tmp_path, apart=False).block(1)
+    block.create(os.getuid())
+    (block.ranks / "0").touch()
+    block.clear_ranks(os.getuid())
+    assert block.uid() == os.getuid() and stat.S_IMODE(block.ranks.stat().st_mode) == 0o700
+    assert list(block.ranks.iterdir()) == []
+    block.remove()
+    assert list(tmp_path.iterdir()) == [] and caplog.text == ""
+
+
 def test_a_mount_that_is_not_seen_here_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container that has no part in what process 1 mounts."""
     commands: list[str] = []

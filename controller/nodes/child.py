@@ -1,44 +1,58 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Agents on this host without SSH, for tests and measurements on the GPU node itself."""
-
-from __future__ import annotations
+"""Agents without SSH: child processes of our user, or of a program that brings them elsewhere."""
 
 import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from controller.nodes.connection import Channel, TransportError
 
+FAREWELL_SECONDS = 1.0
 
-class LocalTransport:
-    """Agents as child processes of ours."""
 
-    def __init__(self, arguments: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> None:
-        """`arguments` for the agent, before the node name; `environ` instead of ours."""
+class ChildTransport:
+    """Starts agents. Each is in a session of its own: a Ctrl-C in our terminal is not meant for it."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+        log: Path | None = None,
+        before: Callable[[str], Sequence[str]] = lambda _node: (),
+    ) -> None:
+        """`arguments` for the agent, before the node name; `environ` instead of ours; `log`: the agents'
+        standard error is appended to it, and goes where ours does without one; `before`: what goes before
+        the command for a node, such as srun."""
         self._arguments = tuple(arguments)
         self._environ = dict(os.environ if environ is None else environ)
+        self._log, self._before = log, before
 
     def connect(self, node: str, address: str) -> Channel:
-        """The address does not matter."""
-        command = [sys.executable, "-m", "controller.agent.main", *self._arguments, node]
-        root = str(Path(__file__).resolve().parents[1])
+        """The address does not matter. Raises TransportError."""
+        agent = (sys.executable, "-m", "controller.agent.main", *self._arguments, node)
+        command = [*self._before(node), *agent]
+        root = str(Path(__file__).resolve().parents[2])
         environ = {key: value for key, value in self._environ.items() if key != "SSH_ORIGINAL_COMMAND"}
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environ.get("PYTHONPATH", ""))))
         try:
-            return _ProcessChannel(command, environ)
+            with contextlib.ExitStack() as stack:
+                log = None if self._log is None else stack.enter_context(self._log.open("ab"))
+                return _ProcessChannel(command, environ, log)
         except OSError as error:
             raise TransportError(f"cannot start {command[0]}: {error}") from error
 
 
 class _ProcessChannel:
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str], log: IO[bytes] | None) -> None:
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=log,
             env=dict(environ),
             cwd="/",
             start_new_session=True,
@@ -68,6 +82,6 @@ class _ProcessChannel:
 
     def farewell(self) -> str:
         try:
-            return f"exit status {self._process.wait(timeout=1.0)}"
+            return f"exit status {self._process.wait(timeout=FAREWELL_SECONDS)}"
         except subprocess.TimeoutExpired:
             return "it is still finishing"
