@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What every adapter of the cluster port must do.
 
-`ClusterPortContract` holds for all adapters, `RealSlurmContract` for those with a real Slurm behind them. A
-test module makes a subclass and a fixture `world`, which gives the tests a `World`: the port under test, and
-the rest of the cluster (people who submit, an operator who looks) by other means. Or it takes the tests one
-by one (`cases`) and gives each a world.
+`ClusterPortContract` holds for all adapters, `SharedClusterContract` for those of clusters that others use
+too, `RealSlurmContract` for those with a real Slurm behind them. A test module makes a subclass and a fixture
+`world`, which gives the tests a `World`: the port under test, and the rest of the cluster (people who submit,
+an operator who looks) by other means. Or it takes the tests one by one (`cases`) and gives each a world.
 """
 
 from __future__ import annotations
@@ -54,12 +54,16 @@ class World(Protocol):
         """A Gandiva job with one GPU that ends at once with this exit code, when it gets to run."""
         ...
 
-    async def submit_ordinary(self, gpus: int) -> JobId:
-        """A running job of an ordinary user on whole GPUs of one node, without Gandiva."""
-        ...
-
     async def allocated(self, job_id: JobId) -> GpuSet:
         """The GPUs that a running Gandiva job has, seen by other means than the port."""
+        ...
+
+
+class SharedWorld(World, Protocol):
+    """A world with a slurmctld, and with other people in it."""
+
+    async def submit_ordinary(self, gpus: int) -> JobId:
+        """A running job of an ordinary user on whole GPUs of one node, without Gandiva."""
         ...
 
     async def hang(self) -> None:
@@ -71,7 +75,7 @@ class World(Protocol):
         ...
 
 
-class SlurmWorld(World, Protocol):
+class SlurmWorld(SharedWorld, Protocol):
     """A world with a real Slurm."""
 
     async def user(self, *command: str) -> str:
@@ -163,14 +167,6 @@ class ClusterPortContract:
             assert {gpu.model for gpu in node.gpus} == {"a100"}
             assert all(gpu.shards > 1 for gpu in node.gpus)
 
-    async def test_a_jobs_partition_is_one_of_those_of_the_nodes(self, world: World) -> None:
-        job = await seen(world, await world.submit())
-        for node in (await world.port.observe()).nodes:
-            assert (node.partitions or {}).get(job.partition) == "", "its jobs start there"
-            assert dict(node.ordinary_gpus) == {}
-            assert node.memory_bytes > 0
-            assert node.address
-
     async def test_a_submitted_job_waits_for_the_controller(self, world: World) -> None:
         job_id = await world.submit(gpus_per_node=2)
         job = await seen(world, job_id)
@@ -181,9 +177,6 @@ class ClusterPortContract:
         assert job.nodes == ()
         assert job.start_time is None
         assert job.end_time is None
-        assert job.uid > 0
-        assert job.account, "limits of weights go by it"
-        assert job.qos == "normal"
         assert await world.port.job(job_id) == job
 
     async def test_a_bound_job_runs_on_exactly_its_gpus(self, world: World) -> None:
@@ -264,20 +257,6 @@ class ClusterPortContract:
         with pytest.raises(ClusterRefused):
             await world.port.resume(job_id)
         assert (await world.port.job(job_id)).held
-
-    async def test_shares_are_a_tree(self, world: World) -> None:
-        """Each with its parent before it, and a factor of users only."""
-        found = await world.port.shares()
-        assert {"root", "vision", "vision/alice"} <= {share.name for share in found}
-        assert len({share.name for share in found}) == len(found)
-        names = {share.name for share in found if share.parent is None}
-        for share in found:
-            assert share.parent is None or share.parent in names, share
-            names.add(share.name)
-            assert share.weight >= 0 and 0 <= share.usage_fraction <= 1
-            account, _, user = share.name.partition("/")
-            assert (share.fair_share is not None) == bool(user)
-            assert not user or (share.parent == account and 0 <= (share.fair_share or 0) <= 1)
 
     @pytest.mark.parametrize(
         "call", ["job", "unbind", "release", "hold", "suspend", "resume", "requeue"], ids=lambda name: name
@@ -380,67 +359,6 @@ class ClusterPortContract:
         await running(world, gpus(world.nodes[1], 0, 1), job_id)
         assert await world.allocated(job_id) == gpus(world.nodes[1], 0, 1)
 
-    async def test_whole_gpus_of_ordinary_jobs(self, world: World) -> None:
-        job_id = await world.submit_ordinary(2)
-
-        async def look() -> list[tuple[str, int, JobId | None]]:
-            nodes = (await world.port.observe()).nodes
-            held = [(n.name, index, owner) for n in nodes for index, owner in n.ordinary_gpus.items()]
-            # A view of nodes may be later than that of jobs in it.
-            return held if all(owner is not None for _, _, owner in held) else []
-
-        held = await until("GPUs of an ordinary job, and whose they are", look)
-        assert len(held) == 2
-        assert {owner for _, _, owner in held} == {job_id}
-        assert len({node for node, _, _ in held}) == 1
-        assert job_id not in {job.id for job in (await world.port.observe()).jobs}
-
-    @alone
-    async def test_reserved_gpus_are_for_one_job_to_start_on(self, world: World) -> None:
-        job_id = await world.submit()
-        first, second = gpus(world.nodes[0], 1), gpus(world.nodes[0], 2)
-        before = {node.name: (node.up, node.ordinary_gpus) for node in (await world.port.observe()).nodes}
-        await world.port.reserve(job_id, first, 600.0)
-        await world.port.reserve(job_id, first, 600.0)
-        assert await world.port.reservations() == {job_id: first}
-        await world.port.reserve(job_id, second, 600.0)
-        assert await world.port.reservations() == {job_id: second}
-        view = await world.port.observe()
-        assert {job.id for job in view.jobs if job.state is not JobState.ENDED} == {job_id}
-        assert {node.name: (node.up, node.ordinary_gpus) for node in view.nodes} == before
-        await running(world, second, job_id)
-        assert await world.allocated(job_id) == second
-        await world.port.unreserve(job_id)
-        await world.port.unreserve(job_id)
-        assert await world.port.reservations() == {}
-        await world.port.unreserve(NO_JOB)
-        assert (await world.port.job(job_id)).state is JobState.RUNNING
-
-    @alone
-    async def test_gpus_of_two_nodes_are_reserved_at_once(self, world: World) -> None:
-        job_id = await world.submit(gpus_per_node=2, nodes=2)
-        both = gpus(world.nodes[0], 0, 3) | gpus(world.nodes[1], 0, 3)
-        await world.port.reserve(job_id, both, 600.0)
-        assert await world.port.reservations() == {job_id: both}
-        with pytest.raises(ValueError):
-            await world.port.reserve(job_id, gpus(world.nodes[0], 0) | gpus(world.nodes[1], 3), 600.0)
-        await world.port.unreserve(job_id)
-        assert await world.port.reservations() == {}
-
-    @alone
-    async def test_a_gpu_of_an_ordinary_job_cannot_be_reserved(self, world: World) -> None:
-        await world.submit_ordinary(2)
-        job_id = await world.submit()
-
-        async def held() -> GpuSet:
-            nodes = (await world.port.observe()).nodes
-            return frozenset(GpuId(node.name, index) for node in nodes for index in node.ordinary_gpus)
-
-        one = min(await until("GPUs of an ordinary job", held))
-        with pytest.raises(ClusterRefused):
-            await world.port.reserve(job_id, frozenset({one}), 600.0)
-        assert await world.port.reservations() == {}
-
     async def test_views_one_after_the_other_show_each_job_as_it_is(self, world: World) -> None:
         """An adapter may answer with differences; nothing may be missing from them."""
         waits, runs = await world.submit(), await world.submit(gpus_per_node=2)
@@ -469,8 +387,101 @@ class ClusterPortContract:
         later = await world.submit()
         assert (await seen(world, later)).state is JobState.PENDING
 
+
+class SharedClusterContract(ClusterPortContract):
+    """For adapters of clusters that others use too: a slurmctld, accounts, ordinary jobs."""
+
+    async def test_a_job_says_whose_it_is(self, world: SharedWorld) -> None:
+        job = await seen(world, await world.submit())
+        assert job.uid > 0
+        assert job.account, "limits of weights go by it"
+        assert job.qos == "normal"
+
+    async def test_a_jobs_partition_is_one_of_those_of_the_nodes(self, world: SharedWorld) -> None:
+        job = await seen(world, await world.submit())
+        for node in (await world.port.observe()).nodes:
+            assert (node.partitions or {}).get(job.partition) == "", "its jobs start there"
+            assert dict(node.ordinary_gpus) == {}
+            assert node.memory_bytes > 0
+            assert node.address
+
+    async def test_shares_are_a_tree(self, world: SharedWorld) -> None:
+        """Each with its parent before it, and a factor of users only."""
+        found = await world.port.shares()
+        assert {"root", "vision", "vision/alice"} <= {share.name for share in found}
+        assert len({share.name for share in found}) == len(found)
+        names = {share.name for share in found if share.parent is None}
+        for share in found:
+            assert share.parent is None or share.parent in names, share
+            names.add(share.name)
+            assert share.weight >= 0 and 0 <= share.usage_fraction <= 1
+            account, _, user = share.name.partition("/")
+            assert (share.fair_share is not None) == bool(user)
+            assert not user or (share.parent == account and 0 <= (share.fair_share or 0) <= 1)
+
+    async def test_whole_gpus_of_ordinary_jobs(self, world: SharedWorld) -> None:
+        job_id = await world.submit_ordinary(2)
+
+        async def look() -> list[tuple[str, int, JobId | None]]:
+            nodes = (await world.port.observe()).nodes
+            held = [(n.name, index, owner) for n in nodes for index, owner in n.ordinary_gpus.items()]
+            # A view of nodes may be later than that of jobs in it.
+            return held if all(owner is not None for _, _, owner in held) else []
+
+        held = await until("GPUs of an ordinary job, and whose they are", look)
+        assert len(held) == 2
+        assert {owner for _, _, owner in held} == {job_id}
+        assert len({node for node, _, _ in held}) == 1
+        assert job_id not in {job.id for job in (await world.port.observe()).jobs}
+
     @alone
-    async def test_a_slurmctld_that_hangs(self, world: World) -> None:
+    async def test_reserved_gpus_are_for_one_job_to_start_on(self, world: SharedWorld) -> None:
+        job_id = await world.submit()
+        first, second = gpus(world.nodes[0], 1), gpus(world.nodes[0], 2)
+        before = {node.name: (node.up, node.ordinary_gpus) for node in (await world.port.observe()).nodes}
+        await world.port.reserve(job_id, first, 600.0)
+        await world.port.reserve(job_id, first, 600.0)
+        assert await world.port.reservations() == {job_id: first}
+        await world.port.reserve(job_id, second, 600.0)
+        assert await world.port.reservations() == {job_id: second}
+        view = await world.port.observe()
+        assert {job.id for job in view.jobs if job.state is not JobState.ENDED} == {job_id}
+        assert {node.name: (node.up, node.ordinary_gpus) for node in view.nodes} == before
+        await running(world, second, job_id)
+        assert await world.allocated(job_id) == second
+        await world.port.unreserve(job_id)
+        await world.port.unreserve(job_id)
+        assert await world.port.reservations() == {}
+        await world.port.unreserve(NO_JOB)
+        assert (await world.port.job(job_id)).state is JobState.RUNNING
+
+    @alone
+    async def test_gpus_of_two_nodes_are_reserved_at_once(self, world: SharedWorld) -> None:
+        job_id = await world.submit(gpus_per_node=2, nodes=2)
+        both = gpus(world.nodes[0], 0, 3) | gpus(world.nodes[1], 0, 3)
+        await world.port.reserve(job_id, both, 600.0)
+        assert await world.port.reservations() == {job_id: both}
+        with pytest.raises(ValueError):
+            await world.port.reserve(job_id, gpus(world.nodes[0], 0) | gpus(world.nodes[1], 3), 600.0)
+        await world.port.unreserve(job_id)
+        assert await world.port.reservations() == {}
+
+    @alone
+    async def test_a_gpu_of_an_ordinary_job_cannot_be_reserved(self, world: SharedWorld) -> None:
+        await world.submit_ordinary(2)
+        job_id = await world.submit()
+
+        async def held() -> GpuSet:
+            nodes = (await world.port.observe()).nodes
+            return frozenset(GpuId(node.name, index) for node in nodes for index in node.ordinary_gpus)
+
+        one = min(await until("GPUs of an ordinary job", held))
+        with pytest.raises(ClusterRefused):
+            await world.port.reserve(job_id, frozenset({one}), 600.0)
+        assert await world.port.reservations() == {}
+
+    @alone
+    async def test_a_slurmctld_that_hangs(self, world: SharedWorld) -> None:
         job_id = await running(world, gpus(world.nodes[0], 0))
         await world.hang()
         try:
@@ -494,7 +505,7 @@ class ClusterPortContract:
         assert (await seen(world, job_id)).state is JobState.RUNNING
 
 
-class RealSlurmContract(ClusterPortContract):
+class RealSlurmContract(SharedClusterContract):
     """For adapters with a real Slurm behind them: what users ask for in Slurm's own words."""
 
     async def test_the_reason_of_an_end_is_what_its_user_reads(self, world: SlurmWorld) -> None:

@@ -12,7 +12,7 @@ from controller.cluster.port import ClusterPort, JobState
 from controller.cluster.simulated import SlurmCosts, idle_node, make_nodes, request_text
 from controller.model import GpuSet, JobId, Share
 from tests.contract.adding_up import AddedUp
-from tests.contract.cluster_port_contract import ClusterPortContract
+from tests.contract.cluster_port_contract import SharedClusterContract
 from tests.contract.ordinary import submit_ordinary
 from tests.contract.troubled import TroubledCluster
 
@@ -67,5 +67,5 @@ async def world(request: pytest.FixtureRequest) -> SimulatedWorld:
     return SimulatedWorld(deltas=request.param == "deltas")
 
 
-class TestSimulatedPort(ClusterPortContract):
+class TestSimulatedPort(SharedClusterContract):
     """The third adapter keeps the contract, with complete views and with differences."""
