@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from controller.api import messages
 from controller.api.access import SCHEME
+from controller.api.unix_socket import PREFIX, UnixConnection
 from controller.errors import GandivaError
 from controller.settings.base import first_wrong
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from controller.journal import JobFilter
 
 MAX_ANSWER_BYTES = 128 << 20
+DOES_IT_RUN = "does it run (systemctl status gandiva on its host)"
+"""What to check where a site's controller does not answer."""
 _M = TypeVar("_M", bound=messages.Message)
 
 
@@ -36,15 +39,17 @@ class ApiRefused(GandivaError):
 
 
 class ApiClient:
-    """Asks the controller at `url`. Raises ApiUnavailable or ApiRefused."""
+    """Asks the controller at `url`, which may be `unix:/path`. Raises ApiUnavailable or ApiRefused."""
 
     def __init__(
         self, url: str, *, deadline_seconds: float = 10.0, token: str | None = None, check: str = ""
     ) -> None:
         """`token`: sent with every request, for controllers with api.private_data. `check`: the end of the
-        message where nothing answers: what else to check."""
+        message where nothing answers: what to check."""
         self.url = url.rstrip("/")
-        self._check = check or ", and are cluster.controller_host and [api] right in the settings?"
+        self._check = (
+            check or f"{DOES_IT_RUN}, and are cluster.controller_host and [api] right in the settings?"
+        )
         self._deadline_seconds = deadline_seconds
         self._headers = {"Accept": "application/json"}
         if token is not None:
@@ -95,13 +100,10 @@ class ApiClient:
             ) from error
 
     def _fetch(self, target: str) -> tuple[int, bytes]:
-        parts = urlsplit(self.url)
         deadline = clock.monotonic() + self._deadline_seconds
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        # Not urllib: it would go through a proxy that the environment names, away from the cluster's network.
-        connection = kind(parts.hostname or "", parts.port, timeout=self._deadline_seconds)
+        connection, base = self._connection()
         try:
-            connection.request("GET", parts.path + target, headers=self._headers)
+            connection.request("GET", base + target, headers=self._headers)
             response = connection.getresponse()
             body = bytearray()
             while chunk := response.read1(1 << 16):
@@ -115,17 +117,26 @@ class ApiClient:
                 raise http.client.IncompleteRead(b"", response.length)
             return response.status, bytes(body)
         except TimeoutError as error:
+            between = "" if self.url.startswith(PREFIX) else ", or a firewall in between"
             raise ApiUnavailable(
                 f"no answer from the Gandiva controller at {self.url} within {self._deadline_seconds:g} s: "
-                "is its host overloaded, or a firewall in between?"
+                f"is its host overloaded{between}?"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             raise ApiUnavailable(
-                f"cannot reach the Gandiva controller at {self.url} ({_why(error)}): does it run (systemctl "
-                f"status gandiva on its host){self._check}"
+                f"cannot reach the Gandiva controller at {self.url} ({_why(error)}): {self._check}"
             ) from error
         finally:
             connection.close()
+
+    def _connection(self) -> tuple[http.client.HTTPConnection, str]:
+        """One that is not open yet, and what paths begin with there."""
+        if self.url.startswith(PREFIX):
+            return UnixConnection(self.url.removeprefix(PREFIX), self._deadline_seconds), ""
+        parts = urlsplit(self.url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        # Not urllib: it would go through a proxy that the environment names, away from the cluster's network.
+        return kind(parts.hostname or "", parts.port, timeout=self._deadline_seconds), parts.path
 
 
 def _why(error: Exception) -> str:

@@ -6,21 +6,26 @@ its request and `CONNECTION_SECONDS` for everything; then its connection is cut,
 writes. At most `MAX_CLIENTS` are served at once, and `MAX_CLIENTS_OF_ADDRESS` of one address. When these are
 taken, a new client gets the place of the oldest connection that keeps the server waiting: one of its own
 address, or, when all places are taken, of the address that has most. A client that holds connections open
-takes places from itself only."""
+takes places from itself only. On a UNIX socket there is one user: all clients count as one address, which may
+have all places."""
 
 import logging
+import os
 import socket
 import threading
 import time as clock
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from socketserver import ThreadingTCPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from controller import __version__
+from controller.api import unix_socket
 from controller.api.answers import Answer, Answers
 from controller.errors import GandivaError
 
@@ -45,8 +50,9 @@ class _Client:
 
 
 class ApiServer(ThreadingTCPServer):
-    """Offers the API on `listen` (`host:port`; port 0 takes any free one) between `start` and `stop`. Not an
-    `HTTPServer`: that looks the name of the host up, which can hang."""
+    """Offers the API on `listen` (`host:port`; port 0 takes any free one) between `start` and `stop`; or on
+    `unix:/path`, a file that is there as long as the server is. Not an `HTTPServer`: that looks the name of
+    the host up, which can hang."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -54,9 +60,14 @@ class ApiServer(ThreadingTCPServer):
     request_queue_size = 64
 
     def __init__(self, listen: str, answers: Answers) -> None:
-        """Binds the port. Raises GandivaError where that fails."""
+        """Binds the port or the file. Raises GandivaError where that fails."""
+        is_file = listen.startswith(unix_socket.PREFIX)
+        self._path = Path(listen.removeprefix(unix_socket.PREFIX)) if is_file else None
+        self._file: os.stat_result | None = None
         host, _, port = listen.rpartition(":")
-        if ":" in host:
+        if self._path:
+            self.address_family = socket.AF_UNIX
+        elif ":" in host:
             self.address_family = socket.AF_INET6
         self.answers = answers
         self._clients: dict[socket.socket, _Client] = {}
@@ -64,13 +75,16 @@ class ApiServer(ThreadingTCPServer):
         self._clients_lock = threading.Lock()
         self._thread: threading.Thread | None = None
         try:
-            super().__init__((host.strip("[]"), int(port)), _Handler)
+            address: Any = str(self._path) if self._path else (host.strip("[]"), int(port))
+            super().__init__(address, _Handler)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            raise GandivaError(f"cannot listen on {listen}: {why} (api.listen in the settings)") from error
+            where = "" if self._path else " (api.listen in the settings)"
+            raise GandivaError(f"cannot listen on {listen}: {why}{where}") from error
 
     @property
     def port(self) -> int:
+        """Of TCP."""
         return int(self.server_address[1])
 
     def start(self) -> None:
@@ -87,6 +101,25 @@ class ApiServer(ThreadingTCPServer):
         self._cut(all_of_them=True)
         self.server_close()
 
+    def server_bind(self) -> None:
+        if self._path:
+            unix_socket.prepare(self.socket, self._path)
+        super().server_bind()
+        if self._path:
+            self._file = self._path.stat()
+
+    def server_close(self) -> None:
+        """Also removes the file of the socket, but not another one in its place."""
+        with suppress(OSError):
+            if self._path and self._file and os.path.samestat(self._file, self._path.stat()):
+                self._path.unlink()
+        super().server_close()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """A client and its address, which on a UNIX socket is that of the server."""
+        request, address = super().get_request()
+        return request, (str(self._path), 0) if self._path else address
+
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._clients_lock:
             room = self._make_room(client_address[0])
@@ -100,7 +133,7 @@ class ApiServer(ThreadingTCPServer):
     def _make_room(self, address: str) -> bool:
         """Whether one more client of this address can be served, where necessary in place of another one."""
         counts = Counter(client.address for client in self._clients.values())
-        if counts[address] >= MAX_CLIENTS_OF_ADDRESS:
+        if counts[address] >= (MAX_CLIENTS if self._path else MAX_CLIENTS_OF_ADDRESS):
             crowded = address
         elif len(self._clients) >= MAX_CLIENTS:
             crowded = counts.most_common(1)[0][0]
