@@ -3,8 +3,9 @@
 
     python search_trial.py --rate 0.1 --accuracies accuracies.txt
 
-Too large a rate diverges, too small a one learns slowly. Replace `train` by a real training: what the driver
-(search_driver.py) needs is a line `STEP ACCURACY` now and then.
+Too large a rate diverges, too small a one learns slowly. Replace `train` by a real training: what those that
+use a pool (pool_list.py, optuna_study.py) need is `session.report` now and then, what search_driver.py needs
+a line `STEP ACCURACY`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ def train(options: argparse.Namespace) -> float:
             gradient = error + rng.gauss(0.0, 0.3)
             error = max(-10.0, min(10.0, error - options.rate / 100 * gradient))
             if step % options.tell == 0:
-                accuracies.write(f"{step} {math.exp(-abs(error)):.4f}\n")
+                accuracy = math.exp(-abs(error))
+                accuracies.write(f"{step} {accuracy:.4f}\n")
+                if session is not None:
+                    session.report(step=step, accuracy=accuracy)
             time.sleep(options.minibatch_ms / 1000)
             if session is not None:
                 session.step()
@@ -49,7 +53,9 @@ def main() -> None:
     parser.add_argument("--tell", type=int, default=250, help="accuracy every so many (%(default)s)")
     parser.add_argument("--minibatch-ms", type=float, default=20.0, help="(%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--accuracies", type=Path, required=True, help="file that the accuracies go to")
+    parser.add_argument(
+        "--accuracies", type=Path, default=Path("/dev/null"), help="file that the accuracies go to, too"
+    )
     print(f"accuracy {train(parser.parse_args()):.4f}")
 
 

@@ -420,7 +420,8 @@ def open_store(folder: Path, training: Training, options: argparse.Namespace) ->
 def _start() -> str:
     """A word that all ranks of this start have in common and no other start has."""
     return "-".join(
-        os.environ.get(name, "0") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
+        os.environ.get(name, "0")
+        for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "GANDIVA_TRIAL", "SLURM_RESTART_COUNT")
     )
 
 
@@ -448,14 +449,15 @@ def device_chooser(session: Any) -> Callable[[int], list[int]]:
     in_step = os.environ.get("SLURM_LOCALID", "0") if in_srun_step() else "0"
     local_rank = int(os.environ.get("LOCAL_RANK", in_step))
     positions = session.visible_positions() if session is not None and session.active else None
+    of_all = "GANDIVA_GPUS" if "GANDIVA_TRIAL" in os.environ else "SLURM_JOB_GPUS"
     if positions is not None:
         narrowed = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
         if narrowed == [str(position) for position in positions]:
             os.environ.pop("CUDA_VISIBLE_DEVICES")  # counted from 0 among those the job's cgroup allows
-        elif "SLURM_JOB_GPUS" in os.environ:
-            os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["SLURM_JOB_GPUS"]
+        elif of_all in os.environ:
+            os.environ["CUDA_VISIBLE_DEVICES"] = os.environ[of_all]
         else:
-            positions = None  # as Slurm gave them, then
+            positions = None  # as they were given, then
 
     def choose(shards: int) -> list[int]:
         available = list(range(mockcuda.device_count()))

@@ -11,10 +11,11 @@
 Outside a Gandiva job all of it does nothing. Standard library only; PyTorch is used when the script does.
 """
 
+import importlib
 import os
 import threading
 import warnings
-from typing import Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from . import _environment, layout
 from ._batch import Batch
@@ -23,11 +24,32 @@ from ._registry import RestoreError
 from ._reporting import reporting_session
 from ._session import LiveSession, Session
 
-__all__ = ["Batch", "Communicators", "RestoreError", "Session", "attach"]
+if TYPE_CHECKING:
+    from .executor import Executor
+    from .pool import Pool, PoolError
+
+__all__ = [
+    "Batch",
+    "Communicators",
+    "Executor",
+    "Pool",
+    "PoolError",
+    "RestoreError",
+    "Session",
+    "attach",
+]
+_LATER = {"Executor": "executor", "Pool": "pool", "PoolError": "pool"}
+"""For programs that have trainings, not for the trainings: imported when they are used."""
 __version__ = "0.2.0"
 
 _current: Optional[Session] = None
 _lock = threading.Lock()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(importlib.import_module(f".{_LATER[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def attach(*, rank: Optional[int] = None, world_size: Optional[int] = None) -> Session:

@@ -11,6 +11,7 @@ from . import _environment, layout
 from ._control_block import RUN, ControlBlock
 from ._progress import WARM_UP_STEPS, Progress
 from ._registry import Registry
+from ._report_file import Reporter
 from ._stop import Stop
 from ._store import JobStore
 from .layout import State
@@ -24,6 +25,10 @@ class Session:
     Call `step()` from one thread only, at the end of every mini-batch, the same number of times in
     every rank.
     """
+
+    _rank: Optional[int] = None
+    """None: as the environment says."""
+    _reporter: Optional[Reporter] = None
 
     def register(self, *objects: Any, name: str = "") -> None:
         """Say what holds GPU memory: PyTorch modules, optimizers, tensors or containers of them, or objects
@@ -65,6 +70,16 @@ class Session:
             yield batch
             del batch  # so that this frame does not hold its memory while the job is off the GPU
             self.step(count)
+
+    def report(self, step: float, **numbers: float) -> None:
+        """Say how good the training is after so many steps, such as `report(step=100, accuracy=0.9)`.
+
+        Rank 0's reports of a trial of `gandiva run` are in the study's folder, where `gandiva.Pool` reads
+        them; elsewhere nothing is done, unless GANDIVA_REPORT names a file. Never raises.
+        """
+        if self._reporter is None:
+            self._reporter = Reporter(os.environ, self._rank)
+        self._reporter.write(step, numbers)
 
     def finish(self) -> None:
         """The training is over; the session answers no more requests. Harmless when repeated."""
@@ -130,6 +145,7 @@ class LiveSession(Session):
     def __init__(self, directory: Path, place: _environment.Place) -> None:
         """Map the control block, which raises OSError or ValueError, and announce this rank."""
         self._block = ControlBlock(directory, place)
+        self._rank = place.rank
         self._progress = Progress(self._block)
         self._registry = Registry()
         self._stop = Stop(self._block, self._progress, self._registry)

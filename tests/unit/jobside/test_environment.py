@@ -60,6 +60,38 @@ def test_the_control_block_of_another_job_is_not_ours() -> None:
 
 
 @pytest.mark.parametrize(
+    ("environ", "ours"),
+    [
+        ({"GANDIVA_ALLOCATION": ""}, True),
+        ({}, True),
+        ({"GANDIVA_ALLOCATION": "8", "SLURM_JOB_ID": "8"}, True),
+        ({"GANDIVA_ALLOCATION": "3", "SLURM_JOB_ID": "3"}, True),
+        ({"GANDIVA_TRIAL": "4"}, False),
+        # Submitted from within it: also where Slurm's number is by chance the trial's.
+        ({"GANDIVA_ALLOCATION": "8", "SLURM_JOB_ID": "9"}, False),
+        ({"GANDIVA_ALLOCATION": "", "SLURM_JOB_ID": "3"}, False),
+    ],
+)
+def test_a_trial_has_its_own_control_block(environ: dict[str, str], ours: bool) -> None:
+    block = "/run/user/1000/gandiva-3f2a/3"
+    every = {"GANDIVA_CONTROL_DIR": block, "GANDIVA_TRIAL": "3", **environ}
+    assert _environment.control_dir(every) == (Path(block) if ours else None)
+
+
+@pytest.mark.parametrize(("job", "whose"), [("8", "trial 3"), ("9", "job 9")])
+def test_messages_name_the_trial(monkeypatch: pytest.MonkeyPatch, job: str, whose: str) -> None:
+    for name, value in {"GANDIVA_TRIAL": "3", "GANDIVA_ALLOCATION": "8", "SLURM_JOB_ID": job}.items():
+        monkeypatch.setenv(name, value)
+    assert _environment.message_prefix().startswith(f"gandiva: {whose} on ")
+
+
+def test_a_gandiva_job_submitted_from_within_a_trial_has_its_own() -> None:
+    environ = {"GANDIVA_TRIAL": "3", "GANDIVA_ALLOCATION": "", "SLURM_JOB_ID": "12"}
+    directory = {"GANDIVA_CONTROL_DIR": "/run/gandiva/12"}
+    assert _environment.control_dir({**environ, **directory}) == Path("/run/gandiva/12")
+
+
+@pytest.mark.parametrize(
     ("text", "expected"), [("0,2\n", (0, 2)), ("3\n", (3,)), ("", None), ("a,b", None), (None, None)]
 )
 def test_visible_positions(tmp_path: Path, text: str | None, expected: tuple[int, ...] | None) -> None:
