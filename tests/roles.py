@@ -33,6 +33,7 @@ COMMANDS: Final = {
         *("--compare", "fifo,gandiva,tiresias-las,tiresias-gittins"),
     ),
     "controller": ("journal", "verify"),
+    "run": ("run", "trials.toml"),
 }
 """One for each extra that the commands of `gandiva` need."""
 REFUSAL: Final = re.compile(
@@ -159,6 +160,15 @@ def controller(there: Environment) -> None:
     there.refuses("gandiva-agent", "n1")
 
 
+def own(there: Environment) -> None:
+    """A user's own machine, here without GPUs: the agent starts, and says so."""
+    (there.folder / "trials.toml").write_text("[[trials]]\ncommand = 'true'\n")
+    there.expect("no GPU to use on", "gandiva", "run", "trials.toml")
+    there.expect("is not running", "gandiva", "top", "--once", "--study", "trials")
+    there.expect('extra "sim"', "gandiva", "run", "trials.toml", "--policy", "gavel-las")
+    there.refuses("gandiva", "simulate", *COMMANDS["sim"][1:])
+
+
 def cluster(there: Environment) -> None:
     """A checkout."""
     there.expect("usage: gandiva-cluster", "gandiva-cluster", "--help")
@@ -181,6 +191,7 @@ ROLES: Final[dict[str, Callable[[Environment], None]]] = {
     "sim": sim,
     "agent": agent,
     "controller": controller,
+    "run": own,
     "cluster": cluster,
 }
 

@@ -102,7 +102,7 @@ def _action(
                 resizes = job.may_resize_here and wanted.gpus <= job.placement.allocation
                 return Resize(job.id, _behind("changes its size", reason), wanted.gpus) if resizes else None
             if not wanted.gpus and to_store and job.may_migrate:
-                return _to_the_queue(job, reason)
+                return to_the_queue(job, reason)
             return _leave(job, bool(wanted.gpus), reason, method)
     return None
 
@@ -110,17 +110,17 @@ def _action(
 def _start_again(job: Job, wanted: Placement, reason: str) -> Action | None:
     """Stop it; where it goes on is promised to it."""
     if len(wanted.gpus) != job.gpus:
-        return _to_the_queue(job, _behind("changes its size", reason)) if job.may_resize else None
+        return to_the_queue(job, _behind("changes its size", reason)) if job.may_resize else None
     if not job.may_migrate:
         return None
-    return _to_the_queue(job, _behind("migrates", reason), wanted.allocation)
+    return to_the_queue(job, _behind("migrates", reason), wanted.allocation)
 
 
 def _behind(words: str, reason: str) -> Why:
     return Why(reason_of(reason), f"{words}: {reason}")
 
 
-def _to_the_queue(job: Job, reason: str, reserve: GpuSet = frozenset()) -> Action:
+def to_the_queue(job: Job, reason: str, reserve: GpuSet = frozenset()) -> Action:
     """It starts again from its store where it has one, else from a checkpoint of its own."""
     return (Migrate if job.has_store else Requeue)(job.id, reason, reserve)
 
@@ -145,5 +145,5 @@ def _leave(job: Job, moves: bool, reason: str, method: SuspendMethod) -> Action 
     grew = job.gpus != job.request.size.wanted and job.may_resize and not job.may_resize_here
     by_requeue = job.may_requeue and (job.request.suspend or method) is SuspendMethod.REQUEUE
     if by_requeue or grew:
-        return _to_the_queue(job, reason)
+        return to_the_queue(job, reason)
     return Suspend(job.id, reason)

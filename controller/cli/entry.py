@@ -11,6 +11,7 @@ from pathlib import Path
 
 PROJECT = "gandiva-slurm"
 OF_COMMANDS = {
+    "run": "run",
     **dict.fromkeys(("report", "trials", "top", "explain", "status", "config", "check"), "client"),
     **dict.fromkeys(("daemon", "journal", "rates"), "controller"),
     **dict.fromkeys(("simulate", "replay", "trace", "allocate"), "sim"),

@@ -83,7 +83,7 @@ def report_nodes(
             if job is None or job.state in OVER:
                 follows = f"the job is over: end its processes on {name} if they stay"
             elif trespass is Unsuspendable.KEEP or not (job.may_requeue or trespass is Unsuspendable.CANCEL):
-                follows = f"scancel {job_id} ends it"
+                follows = "cancelling the job ends it"
             conditions.begin(
                 f"gpu {name}:{index}",
                 f"job {job_id} (user {'unknown' if job is None else job.user}) has memory on {name}:{index},"
@@ -161,7 +161,7 @@ def report_types(conditions: Conditions, policy: PolicySettings, nodes: Iterable
         types = {gpu.model for node in nodes for gpu in node.gpus}
         wrong = list(unknown_types(policy.in_use, types))
     if wrong:
-        conditions.begin("settings", f"{'; '.join(wrong)} of Slurm's nodes: what is set for it has no effect")
+        conditions.begin("settings", f"{'; '.join(wrong)} of the nodes: what is set for it has no effect")
     else:
         conditions.end("settings", "the nodes have all GPU types that the policy's settings name")
 

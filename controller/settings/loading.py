@@ -34,7 +34,11 @@ def read_values(path: Path, named_with: str = f"--config or {ENVIRONMENT}") -> d
     """The values of a settings file, unchecked. Files of own parts are named from its folder on. Raises
     SettingsError. `named_with`: what another file is named with, for the message."""
     values = parse_toml(_read_text(path, named_with), lambda problem: SettingsError(f"{path}: {problem}"))
-    folder = path.absolute().parent
+    return with_parts_of(path.absolute().parent, values)
+
+
+def with_parts_of(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a settings file, files of own parts named from this folder on."""
     for table, key in _NAMES_PARTS:
         if isinstance(named := values.get(table), dict) and key in named:
             named[key] = _beside(named[key], folder)

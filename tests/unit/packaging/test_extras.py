@@ -23,7 +23,7 @@ else:
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-ROLES = ("client", "sim", "agent", "controller", "cluster")
+ROLES = ("client", "sim", "agent", "controller", "run", "cluster")
 MODULES = {
     "clarabel": ("clarabel",),
     "docker": ("docker",),
@@ -79,6 +79,7 @@ def run(program: str, *words: str, has: set[str], cwd: Path) -> subprocess.Compl
 
 SIMULATE = ("--trace", "jobs.csv", "--trace-format", "native", "--cluster", "a100:4", "--policy", "fifo")
 COMMANDS = {
+    "run": ("trials.toml",),
     "report": ("--url", "http://127.0.0.1:1"),
     "top": ("--url", "http://127.0.0.1:1", "--once"),
     "explain": ("--url", "http://127.0.0.1:1", "12"),
@@ -141,6 +142,7 @@ def test_all_modules_of_a_role_load_with_its_extra() -> None:
         "controller.policies.assemble controller.simulation.snapshot_file controller.solver.solve",
         "agent": "controller.agent.main checkpointing.driver_process",
         "controller": "controller.daemon.daemon controller.nodes.ssh controller.cluster.pyslurm",
+        "run": "controller.run.supervisor controller.agent.main checkpointing.driver_process",
         "cluster": "container.cli",
     }
     assert set(loaded) == set(ROLES)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The end of a supervisor before that of its trials: each is saved where it can be, and waits for another."""
+
+import logging
+import time
+from collections import Counter
+
+from controller.act.actions import Requeue
+from controller.act.diff import to_the_queue
+from controller.errors import ClusterUnavailable
+from controller.loop.loop import Controller
+from controller.model import JobId, Memory, Phase, Plan, Reason, Snapshot, Why
+
+log = logging.getLogger(__name__)
+
+DRAIN_SHARE = 0.3
+"""Part of the time in which operations under way may end."""
+_CYCLE_SECONDS = 0.2
+_MOST_TRIES = 4
+_AT_LEAST_SECONDS = 30.0
+_SAFETY = 1.5
+_BYTES_PER_SECOND = 200e6
+"""Of the file system, where no save was measured."""
+_WHY = Why(Reason.ITS_TURN, "gandiva run ends, and goes on with it at its next start")
+
+
+class Rest:
+    """A policy that starts nothing."""
+
+    def __init__(self) -> None:
+        self.seen: Snapshot | None = None
+        """What it planned for last."""
+
+    def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
+        self.seen = snapshot
+        return Plan({}, {})
+
+
+def margin_seconds(snapshot: Snapshot) -> float:
+    """What `put_by` takes, by what saves have taken so far: all write at the same time."""
+    needed = 0.0
+    for job in snapshot.jobs.values():
+        if job.phase is not Phase.QUEUED and job.has_store:
+            took = snapshot.costs_of(job).checkpoint_seconds
+            written = snapshot.profile_of(job.id).state_bytes / _BYTES_PER_SECOND
+            needed += written if took is None else took
+    return _AT_LEAST_SECONDS + _SAFETY * needed
+
+
+async def put_by(controller: Controller, deadline_seconds: float) -> None:
+    """Call when the loop has ended. All trials are off the node, or the deadline has passed.
+
+    One whose sessions have a checkpoint store writes its state there. Any other is stopped as it is, and
+    starts again from a checkpoint of its own, where it has one.
+    """
+    until = time.monotonic() + deadline_seconds
+    await controller.executor.drain(deadline_seconds * DRAIN_SHARE)
+    rest = Rest()
+    controller.use("rest", rest)
+    asked: Counter[JobId] = Counter()
+    while True:
+        await controller.cycle()
+        if rest.seen is None:
+            raise ClusterUnavailable("the trials cannot be observed")
+        on_node = [job for job in rest.seen.jobs.values() if job.phase is not Phase.QUEUED]
+        if not on_node or time.monotonic() > until:
+            return
+        busy = controller.executor.in_flight().keys()
+        for job in on_node:
+            if job.id not in busy and not job.switching:
+                # What could not be saved is stopped all the same.
+                action = Requeue(job.id, _WHY) if asked[job.id] else to_the_queue(job, _WHY)
+                asked[job.id] += 1
+                if asked[job.id] > _MOST_TRIES:
+                    raise ClusterUnavailable(f"job {job.id} cannot be stopped in order: see the log")
+                controller.executor.apply([action], rest.seen)
+        await controller.executor.drain(_CYCLE_SECONDS)
