@@ -27,6 +27,7 @@ _CONFIG = "--config FILE  settings file (default: $GANDIVA_CONFIG, else /etc/gan
 _CLIENT = """
 --url URL            the controller's API, instead of what the settings say
 --deadline SECONDS   longest wait for its answer (default: 10)"""
+_STUDY = "--study DIR  the study of gandiva run in this folder, instead of a cluster"
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -79,8 +80,14 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def add_client(parser: argparse.ArgumentParser) -> None:
+    """It asks a controller, or about a study."""
     add_config(parser)
     add_options(parser, _CLIENT, deadline={"default": 10.0})
+    add_study(parser)
+
+
+def add_study(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, _STUDY)
 
 
 def number_in(text: str, least: float, most: float, words: str) -> float:
@@ -134,9 +141,13 @@ def job_words(text: str) -> tuple[str, ...]:
 
 
 def client(args: argparse.Namespace) -> "ApiClient":
-    """The client for the controller that options and settings name. Raises SettingsError."""
+    """The client for the controller that options and settings name. Raises GandivaError."""
+    if args.study is not None:
+        from controller.cli.study import client_of_study
+
+        return client_of_study(args)
     from controller.api.access import client_token
-    from controller.api.client import ApiClient
+    from controller.api.client import DOES_IT_RUN, ApiClient
 
     if args.url is not None:
         from controller.settings.base import check_url
@@ -151,8 +162,8 @@ def client(args: argparse.Namespace) -> "ApiClient":
     settings, path, check = client_settings(args.config), settings_path(args.config), ""
     if not path.exists():
         check = (
-            f"? There is no settings file {path} that says where it is: name the site's with --config "
-            "or GANDIVA_CONFIG, or the controller with --url"
+            f"{DOES_IT_RUN}? There is no settings file {path} that says where it is: name the site's with "
+            "--config or GANDIVA_CONFIG, or the controller with --url"
         )
     token = client_token(settings.api.token_file)
     return ApiClient(settings.api_url, deadline_seconds=args.deadline, token=token, check=check)

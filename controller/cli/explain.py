@@ -5,6 +5,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from controller.cli import common
+from controller.cli.study import words_of
 from controller.errors import GandivaError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from controller.reports.job_ids import named, numbers
     from controller.reports.slurm_job import Scontrol
 
-    api, scontrol = common.client(args), Scontrol()
+    api, scontrol = common.client(args), Scontrol() if args.study is None else None
     first = True
     for word in (word for words in args.jobs for word in words):
         known = named(word, scontrol)
@@ -70,6 +71,8 @@ def _print(api: "ApiClient", job_id: int, slurm: "SlurmJob | None", args: argpar
     except ApiRefused as error:
         if error.status != 404:
             raise
+        if args.study is not None:
+            raise GandivaError(f"study {args.study} has no trial {job_id}") from None
         if slurm is None:
             raise GandivaError(
                 f"there is no job {job_id}: neither the controller nor Slurm knows it (sacct -j {job_id} "
@@ -81,8 +84,9 @@ def _print(api: "ApiClient", job_id: int, slurm: "SlurmJob | None", args: argpar
         return
     accounting = None
     if answer.live is None and answer.job is not None:
-        accounting = accounting_of([answer.job]).get(job_id)
+        accounting = accounting_of([answer.job]).get(job_id) if args.study is None else None
         settled = Row(answer.job, answer.time, accounting).settled
         answer = answer.model_copy(update={"job": settled})
-    shown = explain(answer, rows=args.lines, columns=columns, slurm=slurm, accounting=accounting)
+    words = words_of(args)
+    shown = explain(answer, rows=args.lines, columns=columns, slurm=slurm, accounting=accounting, words=words)
     print(answer.model_dump_json() if args.json else "\n".join(shown))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from controller.cli import common
 from controller.cli.outputs import check_outputs, writing
+from controller.cli.study import journal_of_study, words_of
 from controller.errors import GandivaError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _ABOUT = """\
 Jobs under Gandiva and the GPU time they got, with the options of sacct.
 Without options: your own jobs since midnight, and for root those of all users.
-With -j: these jobs, of any user and at any time.
+With -j: these jobs, of any user and at any time. With --study: all its trials.
 
 The numbers come from the controller; final states, exit codes and array
 indices from sacct where it answers."""
@@ -97,33 +98,35 @@ def run(args: argparse.Namespace) -> int:
     if args.helpformat:
         sys.stdout.write(help_format())
         return 0
+    journal = args.journal if args.study is None else journal_of_study(args)
     if args.html is not None:
-        check_outputs({"--html": args.html}, _inputs(args))
+        check_outputs({"--html": args.html}, _inputs(args, journal))
     now = clock.time()
     layout, which = _layout(args), _filter(args, now)
-    source = JournalSource(args.journal, now) if args.journal else common.client(args)
+    source = JournalSource(journal, now) if journal else common.client(args)
     jobs = source.jobs(which)
-    rows = join(jobs, {} if args.no_sacct else accounting_of(jobs.jobs))
+    rows = join(jobs, {} if args.no_sacct or args.study else accounting_of(jobs.jobs))
     if args.html is not None:
         return _write_page(args.html, source, which, rows, jobs)
     lines = as_json(rows, truncated=jobs.truncated) if args.json else render(rows, layout)
     for line in lines:
         print(line)
-    for warning in unsuspendable(rows):
+    for warning in unsuspendable(rows, words_of(args)):
         common.say(warning)
     if jobs.truncated:
         common.say(f"there are more; these are the newest {len(rows)} (--limit)")
     return 0
 
 
-def _inputs(args: argparse.Namespace) -> dict[str, Path | None]:
+def _inputs(args: argparse.Namespace, journal: Path | None) -> dict[str, Path | None]:
     """All files that are read, by what names them."""
     from controller.settings.loading import settings_path
 
-    inputs: dict[str, Path | None] = {"--config": settings_path(args.config), "--journal": args.journal}
-    if args.journal is not None:
+    name = "--journal" if args.study is None else "--study"
+    inputs: dict[str, Path | None] = {"--config": settings_path(args.config), name: journal}
+    if journal is not None:
         # SQLite keeps the latest changes in files of their own.
-        inputs |= {f"--journal{end}": Path(f"{args.journal}{end}") for end in ("-wal", "-shm")}
+        inputs |= {f"{name}{end}": Path(f"{journal}{end}") for end in ("-wal", "-shm")}
     return inputs
 
 
@@ -179,14 +182,16 @@ def _filter(args: argparse.Namespace, now: float) -> JobFilter:
     from controller.reports.when import parse_time
 
     users = args.user or ()
-    if not users and not args.allusers and not args.jobs and os.geteuid() != 0:
+    chosen = args.jobs or args.study
+    if not users and not args.allusers and not chosen and os.geteuid() != 0:
         users = (common.own_name(),)
     # As in sacct.
-    begin = "midnight" if args.starttime is None and not args.jobs else args.starttime
+    begin = "midnight" if args.starttime is None and not chosen else args.starttime
     start, end = (None if text is None else parse_time(text, now) for text in (begin, args.endtime))
     if start is not None and end is not None and end < start:
         raise GandivaError("--endtime is before --starttime (which is midnight unless given)")
-    ids, problems = numbers(args.jobs, Scontrol(), accounting=not args.no_sacct) if args.jobs else ((), ())
+    scontrol = Scontrol() if args.study is None else None
+    ids, problems = numbers(args.jobs, scontrol, accounting=not args.no_sacct) if args.jobs else ((), ())
     for problem in problems:
         common.say(problem)
     return JobFilter(

@@ -5,6 +5,7 @@ import argparse
 import sys
 
 from controller.cli.common import Subparsers, add_client, add_options, client, count, new_parser, own_name
+from controller.cli.study import study_folder, words_of
 from controller.reports.top import KEYS
 
 _ABOUT = f"""\
@@ -52,9 +53,10 @@ def run(args: argparse.Namespace) -> int:
         emoji=False,
     )
     glyphs = UNICODE if "utf" in console.encoding.lower() else ASCII
-    view = View(user=args.user, glyphs=glyphs, interval_seconds=args.interval)
+    view = View(user=args.user, glyphs=glyphs, interval_seconds=args.interval, words=words_of(args))
     api = client(args)
     if args.once or not sys.stdout.isatty():
         print_picture(console, Frame(api.gpus(), view))
         return 0
-    return Screen(api, console, view, args.user or own_name()).run()
+    trials = study_folder(args).trials if args.study is not None else None
+    return Screen(api, console, view, args.user or own_name(), trials).run()

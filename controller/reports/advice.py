@@ -2,14 +2,39 @@
 """What a user can do about a job, for each state that it can be in."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from controller.api.messages import EventMessage, JobMessage, LiveJobMessage
 from controller.cluster.port import JOB_REASONS, LIMIT_REASONS
 from controller.cluster.states import ADMIN_HOLD, RELEASE
 from controller.model import FailedSuspends
+from controller.model.value import value
 from controller.reports import units
 from controller.reports.slurm_job import SlurmJob
+
+NextStep: TypeAlias = Callable[[JobMessage | None, LiveJobMessage | None, SlurmJob | None, str], str]
+
+
+@value(kw_only=True)
+class Words:
+    """What people read that depends on what runs the jobs."""
+
+    phases: Mapping[str, str]
+    """Behind a job's name."""
+    not_started: str
+    """Jobs for which GPUs are taken."""
+    no_nodes: str
+    how_to_change: str
+    """How jobs are cancelled or held."""
+    how_to_cancel: str
+    """Before the number of a job."""
+    options: str = ""
+    """With which commands of gandiva ask about these jobs, after a blank."""
+    next_step: NextStep
+    """What the user can do about a job; empty: nothing. The last argument: why Slurm did not start it at the
+    last attempt (`not_started_by_slurm`)."""
+
 
 _REASON = re.compile(r"\(reason: (.+)\)$")
 
@@ -83,8 +108,7 @@ def _off_bad_gpus(live: LiveJobMessage) -> str:
 def next_step(
     job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJob | None, refused: str = ""
 ) -> str:
-    """What the user can do; empty: nothing. `refused`: why Slurm did not start it at the last attempt
-    (`not_started_by_slurm`)."""
+    """Of Slurm's `Words`."""
     if live is None:
         return _BY_STATE.get(job.state.split()[0] if job and job.state else "", "")
     if slurm is not None and slurm.reason == ADMIN_HOLD and live.phase in _WAITS:
@@ -105,3 +129,16 @@ def next_step(
             "until it can be suspended no other job gets its GPUs"
         )
     return _BY_PHASE.get(live.phase, "")
+
+
+SLURM = Words(
+    phases={
+        "yielded": "is off its GPUs and waits for its turn (Slurm says RUNNING)",
+        "completing": "is over; Slurm is cleaning up",
+    },
+    not_started="Have GPUs, and Slurm has not started them yet",
+    no_nodes="Slurm has no GPU nodes for Gandiva (feature gandiva_<model>).",
+    how_to_change="cancel with scancel, hold with scontrol hold",
+    how_to_cancel="To cancel it (you, or an operator): scancel",
+    next_step=next_step,
+)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from controller.api.messages import ExplainMessage, JobMessage, LiveJobMessage, SliceMessage
 from controller.reports import units
-from controller.reports.advice import cannot_be_suspended, next_step, not_started_by_slurm
+from controller.reports.advice import SLURM, Words, cannot_be_suspended, not_started_by_slurm
 from controller.reports.row import Row
 from controller.reports.sacct import Accounting, is_final
 from controller.reports.slurm_job import SlurmJob
@@ -17,12 +17,10 @@ _PHASES = {
     "ineligible": "is not eligible yet",
     "starting": "is being started",
     "running": "is on its GPUs",
-    "yielded": "is off its GPUs and waits for its turn (Slurm says RUNNING)",
     "suspended": "is suspended and waits for its turn",
     "suspending": "is on its way off its GPUs",
     "resuming": "is on its way back to its GPUs",
     "stuck": "is stuck: its switch failed or was cut off, and its memory may still be on its GPUs",
-    "completing": "is over; Slurm is cleaning up",
     "unknown": "is in an unknown state: one of its nodes does not answer",
 }
 
@@ -34,16 +32,17 @@ def explain(
     columns: int,
     slurm: SlurmJob | None = None,
     accounting: Accounting | None = None,
+    words: Words = SLURM,
 ) -> Iterator[str]:
     """Lines for a terminal of `columns`; at most `rows` decisions, slices and events each. `slurm`: the job
     as Slurm has it, where scontrol answers. `accounting`: as sacct has it, once it is over."""
     row = Row(answer.job, answer.time, accounting) if answer.job is not None else None
     job, live = row.settled if row is not None else None, answer.live
-    yield from _wrapped("", _headline(job, live, slurm), columns)
-    yield from _listed(_facts(answer, row, slurm), columns)
+    yield from _wrapped("", _headline(job, live, slurm, words), columns)
+    yield from _listed(_facts(answer, row, slurm, words), columns)
     if live is not None and answer.rivals:
         yield ""
-        yield "On its GPUs now" if live.binding else "Have GPUs, and Slurm has not started them yet"
+        yield "On its GPUs now" if live.binding else words.not_started
         yield from _rivals(answer.rivals)
     sections = {
         "Decisions": [(d.time, d.action, gpu_list(d.gpus), d.reason) for d in answer.decisions[-rows:]],
@@ -56,8 +55,8 @@ def explain(
             yield title
         widest = max([9, *(width(clean(what)) for _, what, _, _ in entries)])
         for time, what, where, why in entries:
-            words = f"{fit(clean(what), widest, left=True)} " + (f"{where}  " if where else "")
-            yield from _wrapped(f"  {units.moment(time)}  {words}", clean(why), columns)
+            said = f"{fit(clean(what), widest, left=True)} " + (f"{where}  " if where else "")
+            yield from _wrapped(f"  {units.moment(time)}  {said}", clean(why), columns)
 
 
 def _slice(piece: SliceMessage, now: float) -> tuple[float, str, str, str]:
@@ -93,17 +92,21 @@ def _number(job_id: int, slurm: SlurmJob | None) -> str:
     return f"{job_id}, {'component' if '+' in part else 'task'} {clean(part)}" if part else str(job_id)
 
 
-def _headline(job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJob | None) -> str:
+def _headline(
+    job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJob | None, words: Words
+) -> str:
     known = live or job
     assert known is not None
     if isinstance(known, LiveJobMessage):
-        what = _PHASES.get(known.phase, known.phase)
+        what = words.phases.get(known.phase) or _PHASES.get(known.phase, known.phase)
     else:
         what = f"is over: {known.state}" if known.end_time is not None else f"is {known.state}"
     return f"Job {_number(known.job_id, slurm)} ({clean(known.name)}, {clean(known.user)}) {what}"
 
 
-def _facts(answer: ExplainMessage, row: Row | None, slurm: SlurmJob | None) -> Iterator[tuple[str, str]]:
+def _facts(
+    answer: ExplainMessage, row: Row | None, slurm: SlurmJob | None, words: Words
+) -> Iterator[tuple[str, str]]:
     job, live = row.settled if row is not None else None, answer.live
     known = live or job
     assert known is not None
@@ -131,7 +134,7 @@ def _facts(answer: ExplainMessage, row: Row | None, slurm: SlurmJob | None) -> I
     if live is None and row is not None and row.end_time is not None:
         code = f", exit code {row.exit_code}" if row.exit_code else ""
         yield "ended", units.moment(row.end_time) + code
-    if step := next_step(job, live, slurm, not_started_by_slurm(answer.events)):
+    if step := words.next_step(job, live, slurm, not_started_by_slurm(answer.events)):
         yield "next", clean(step)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from controller.api.messages import JobMessage, JobsMessage, TimelineMessage
 from controller.journal import JobFilter, JournalReader
-from controller.reports.advice import cannot_be_suspended
+from controller.reports.advice import SLURM, Words, cannot_be_suspended
 from controller.reports.row import Row
 from controller.reports.sacct import Accounting, ask_sacct, is_final, last_ends
 from controller.reports.text import clean, gpu_list
@@ -95,13 +95,14 @@ def _values(row: Row) -> dict[str, Any]:
     }
 
 
-def unsuspendable(rows: Sequence[Row]) -> Iterator[str]:
+def unsuspendable(rows: Sequence[Row], words: Words = SLURM) -> Iterator[str]:
     """Warnings of jobs that keep their GPUs because they cannot be suspended."""
     kept = [(row, row.job.failed_suspends) for row in rows if row.job.failed_suspends is not None]
     for row, failed in kept[:MAX_WARNINGS]:
+        explain = f"gandiva explain{words.options} {row.job_id}"
         yield clean(
             f"warning: job {row.job_id} ({row.job.user}) on {gpu_list(row.job.last_gpus)} "
-            f"{cannot_be_suspended(failed)}; gandiva explain {row.job_id} says what its user can do"
+            f"{cannot_be_suspended(failed)}; {explain} says what its user can do"
         )
     if len(kept) > MAX_WARNINGS:
         yield f"warning: and {len(kept) - MAX_WARNINGS} more that cannot be suspended"

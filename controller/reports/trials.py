@@ -20,12 +20,15 @@ COLUMNS: tuple[Column[Mapping[str, Any]], ...] = (
     Column("Priority", 8, lambda r: f"{r['priority']:g}"),
     Column("Excl", 4, lambda r: "yes" if r["exclusive"] else ""),
 )
+STUDY_COLUMNS = (COLUMNS[1], Column("Name", 18, lambda r: r["name"], left=True), *COLUMNS[3:])
+"""Of the trials of a study, which have one user and are one search."""
 _OF_JOB = ("job_id", "user", "name", "state", "gpus", "gpu_seconds")
 
 
-def trial_rows(jobs: JobsMessage, now: GpusMessage, searches: Sequence[str]) -> list[dict[str, Any]]:
-    """Of these searches (none given: of all), by user and search, the highest priority first."""
-    steps = {job.job_id: job.steps_done for job in now.jobs}
+def trial_rows(jobs: JobsMessage, now: GpusMessage | None, searches: Sequence[str]) -> list[dict[str, Any]]:
+    """Of these searches (none given: of all), by user and search, the highest priority first. `now`: None
+    where nobody can be asked."""
+    steps = {job.job_id: job.steps_done for job in now.jobs} if now is not None else {}
     rows = [_row(job, steps) for job in jobs.jobs if isinstance(job.request.get("search"), str)]
     chosen = [row for row in rows if not searches or row["search"] in searches]
     return sorted(

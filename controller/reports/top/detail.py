@@ -9,10 +9,12 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from controller.api.client import ApiClient
 from controller.api.messages import ExplainMessage
 from controller.errors import GandivaError
+from controller.reports.advice import SLURM, Words
 from controller.reports.explain import explain
 from controller.reports.report import account
 from controller.reports.sacct import Accounting, CommandFailed
@@ -31,40 +33,49 @@ class Detail:
     problem: str = ""
     """Why there is no answer."""
     slurm: SlurmJob | None = None
+    output_path: str = ""
     output: tuple[str, ...] = ()
     """Its last lines, or why they cannot be shown."""
     accounting: Accounting | None = None
     """Of a job that is over."""
 
 
-def ask(client: ApiClient, job_id: int) -> Detail:
-    """Ask the controller, Slurm, and the job's output file. Never raises for what they answer."""
+def ask(client: ApiClient, job_id: int, trials: Path | None = None) -> Detail:
+    """Ask the controller, Slurm, and the job's output file. `trials`: the folder of a study's trials, about
+    which Slurm is not asked. Never raises for what they answer."""
     try:
         answer = client.explain(job_id)
     except GandivaError as error:
         return Detail(job_id, problem=str(error))
+    if trials is not None:
+        path = str(trials / f"{job_id}.out")
+        return Detail(job_id, answer, output_path=path, output=_tail(path))
     slurm = next((one for one in ask_slurm(str(job_id)) if one.job_id == job_id), None)
     path, accounting = slurm.output_path if slurm else "", None
     if answer.live is None and answer.job is not None:
         with suppress(CommandFailed):
             accounting = account([answer.job]).get(job_id)
-    return Detail(job_id, answer, "", slurm, _tail(path) if path else (), accounting)
+    return Detail(job_id, answer, "", slurm, path, _tail(path) if path else (), accounting)
 
 
-def lines(detail: Detail, columns: int) -> Iterator[str]:
+def lines(detail: Detail, columns: int, words: Words = SLURM) -> Iterator[str]:
     if detail.answer is None:
         yield detail.problem or f"Asking about job {detail.job_id}"
         return
     yield from explain(
-        detail.answer, rows=_ROWS, columns=columns, slurm=detail.slurm, accounting=detail.accounting
+        detail.answer,
+        rows=_ROWS,
+        columns=columns,
+        slurm=detail.slurm,
+        accounting=detail.accounting,
+        words=words,
     )
-    live = detail.answer.live
-    if live is not None:
+    if detail.answer.live is not None:
         yield ""
-        yield f"To cancel it (you, or an operator): scancel {detail.job_id}"
-    if detail.slurm is not None and detail.slurm.output_path:
+        yield f"{words.how_to_cancel} {detail.job_id}"
+    if detail.output_path:
         yield ""
-        yield f"Output, {clean(detail.slurm.output_path)}"
+        yield f"Output, {clean(detail.output_path)}"
         yield from (f"  {clean(line)}" for line in detail.output)
 
 

@@ -37,7 +37,7 @@ Signs
   {{running}} on its GPUs   {{waiting}} off them, waits for its turn   {{queued}} not started
   {{idle}} idle          {{ordinary}} an ordinary job              {{broken}} a problem
 
-Nothing here changes a job: cancel with scancel, hold with scontrol hold."""
+Nothing here changes a job: {{how_to_change}}."""
 
 
 class Frame:
@@ -96,7 +96,7 @@ class Frame:
             problems += answer.problems[:MAX_PROBLEMS]
             if len(answer.problems) > MAX_PROBLEMS:
                 more = len(answer.problems) - MAX_PROBLEMS
-                problems.append(f"and {more} more problems: gandiva status")
+                problems.append(f"and {more} more problems: gandiva status{view.words.options}")
             if answer.age_seconds > STALE_SECONDS:
                 problems.append(f"the controller has not observed the cluster for {answer.age_seconds:.0f} s")
         lines += [Text(f"{view.glyphs.broken} {clean(problem)}", style=WARNING) for problem in problems]
@@ -128,12 +128,16 @@ class Frame:
     def _blocks(self, columns: int) -> list[Grid[Any]]:
         answer, view = self._answer, self._view
         if view.page is Page.HELP:
-            return [_texts(HELP.format(**asdict(view.glyphs)).splitlines())]
+            return [
+                _texts(
+                    HELP.format(how_to_change=view.words.how_to_change, **asdict(view.glyphs)).splitlines()
+                )
+            ]
         if view.page is Page.DETAIL:
             detail = view.detail
             if detail is None or detail.job_id != view.selected:
                 detail = Detail(view.selected or 0)
-            return [_texts(detail_lines(detail, columns))]
+            return [_texts(detail_lines(detail, columns, view.words))]
         if answer is None:
             return [_texts(["" if view.problem else "Waiting for the controller"])]
         known = {job.job_id: job for job in answer.jobs}
@@ -145,7 +149,7 @@ class Frame:
         self.compact = compact
         upper: Grid[Any]
         if not answer.nodes:
-            upper = _texts(["Slurm has no GPU nodes for Gandiva (feature gandiva_<model>)."], DIM)
+            upper = _texts([view.words.no_nodes], DIM)
         elif compact:
             upper = nodes_grid(answer.nodes, context)
         else:

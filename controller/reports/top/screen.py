@@ -13,6 +13,7 @@ import tty
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
@@ -50,8 +51,9 @@ def print_picture(console: Console, frame: Frame) -> None:
 class _Poller:
     """Asks in a thread of its own, so that keys work while the controller is slow."""
 
-    def __init__(self, client: ApiClient, interval_seconds: float) -> None:
+    def __init__(self, client: ApiClient, interval_seconds: float, trials: Path | None) -> None:
         self._client = client
+        self._trials = trials
         self._interval_seconds = interval_seconds
         self._about: int | None = None
         self._hurry = threading.Event()
@@ -88,15 +90,19 @@ class _Poller:
                 self.latest = (self.latest[0], f"{error}; trying again")
             about = self._about
             if about is not None:
-                self.detail = ask(self._client, about)
+                self.detail = ask(self._client, about, self._trials)
             with contextlib.suppress(OSError):
                 os.write(self._wake_end, b".")
             self._hurry.wait(max(0.05, self._interval_seconds - (clock.monotonic() - begin)))
 
 
 class Screen:
-    def __init__(self, client: ApiClient, console: Console, view: View, own_user: str) -> None:
+    def __init__(
+        self, client: ApiClient, console: Console, view: View, own_user: str, trials: Path | None = None
+    ) -> None:
+        """`trials`: the folder of a study's trials."""
         self._client = client
+        self._trials = trials
         self._console = console
         self._keys = sys.stdin.isatty()
         self._view = replace(view, keys=self._keys)
@@ -111,7 +117,7 @@ class Screen:
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         with (
             _single_keys(sys.stdin.fileno()) if self._keys else contextlib.nullcontext(),
-            _Poller(self._client, self._view.interval_seconds) as poller,
+            _Poller(self._client, self._view.interval_seconds, self._trials) as poller,
             Live(console=self._console, screen=True, auto_refresh=False) as live,
         ):
             self._draw(live)

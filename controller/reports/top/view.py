@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from controller.api.messages import LiveJobMessage
+from controller.reports.advice import SLURM, Words
 
 if TYPE_CHECKING:
     from controller.reports.top.detail import Detail
@@ -98,6 +99,7 @@ class View:
     """Rows of the screen; None: no screen, everything is printed."""
     paused: bool = False
     interval_seconds: float = 2.0
+    words: Words = SLURM
     problem: str = ""
     """Why there is no fresh answer."""
     keys: bool = False

@@ -635,12 +635,12 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 class Terminal:
     """`gandiva top` on a terminal of its own."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, *options: str) -> None:
         self.end, terminal = pty.openpty()
         fcntl.ioctl(self.end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
         self.before = termios.tcgetattr(self.end)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "controller.cli.main", "top", "-d", "0.1", "--url", url],
+            [sys.executable, "-m", "controller.cli.main", "top", "-d", "0.1", *options],
             env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "TERM": "xterm", "LANG": "C.UTF-8"},
             stdin=terminal,
             stdout=terminal,
@@ -669,7 +669,7 @@ class Terminal:
 
 
 def test_top_on_a_terminal_answers_keys_and_puts_the_terminal_back(url: str) -> None:
-    terminal = Terminal(url)
+    terminal = Terminal("--url", url)
     try:
         terminal.wait_for("101 alice train-101")
         terminal.wait_for("s sort (state)")
@@ -694,7 +694,7 @@ def test_top_on_a_terminal_answers_keys_and_puts_the_terminal_back(url: str) -> 
 
 
 def test_top_killed_puts_the_terminal_back_too(url: str) -> None:
-    terminal = Terminal(url)
+    terminal = Terminal("--url", url)
     try:
         terminal.wait_for("101 alice train-101")
         terminal.process.terminate()

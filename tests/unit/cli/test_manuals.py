@@ -20,6 +20,7 @@ from controller.settings.describe import tables
 MAN = Path(__file__).resolve().parents[3] / "docs" / "man"
 PAGES = sorted(MAN.glob("*.[1-8]"))
 PAGE_OF = {
+    "run": "gandiva-run.1",
     "report": "gandiva-report.1",
     "top": "gandiva-top.1",
     "explain": "gandiva-explain.1",

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from controller.api.client import ApiClient
 from controller.api.messages import ExplainMessage, GpusMessage
-from controller.reports.slurm_job import SlurmJob
+from controller.reports.study_advice import study_words
 from controller.reports.top import detail as detail_module
 from controller.reports.top import screen as screen_module
 from controller.reports.top.control import press
@@ -171,7 +171,7 @@ def test_help_names_every_key_and_goes_away() -> None:
 
 def test_enter_shows_all_about_the_chosen_job() -> None:
     answer = ExplainMessage(time=NOW, live=live(8, name=EVIL, **SUSPENDED))
-    detail = Detail(8, answer, "", SlurmJob(8, output_path="/home/bob/8.out"), (f"loss 0.5 {EVIL}",))
+    detail = Detail(8, answer, output_path="/home/bob/8.out", output=(f"loss 0.5 {EVIL}",))
     screen = Screen(three(), height=40, detail=detail)
     assert screen.press("\r") == screen.draw(), "without a chosen job it does nothing"
     text = "\n".join(screen.press("down", "down", "\r"))
@@ -219,8 +219,23 @@ def test_the_end_of_the_output(
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     detail = ask(Client(), 7)
-    assert detail.slurm is not None and detail.slurm.output_path == f"{tmp_path}/my job.out"
+    assert detail.slurm is not None and detail.output_path == f"{tmp_path}/my job.out"
     assert detail.output == shown
+
+
+def test_a_trial_of_a_study_has_its_output_there_and_slurm_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slurm(*_: object) -> None:
+        pytest.fail("asked")
+
+    monkeypatch.setattr("subprocess.run", slurm)
+    (tmp_path / "7.out").write_text("loss 0.5\n")
+    said = "\n".join(lines(ask(Client(), 7, tmp_path), 80, study_words(Path("lr"))))
+    assert f"Output, {tmp_path}/7.out\n  loss 0.5" in said
+    assert "\nTo stop it: gandiva trials stop --study lr 7\n" in said and "scancel" not in said
+    gone = "\n".join(lines(ask(Client(), 8, tmp_path), 80))
+    assert f"{tmp_path}/8.out\n  (cannot be read here: No such file or directory)" in gone
 
 
 def test_a_job_that_is_over_is_told_of_as_in_the_report(

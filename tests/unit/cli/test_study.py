@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The option --study: who is asked, and that Slurm is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controller.api import server as server_module
+from controller.api.answers import Answers
+from controller.api.server import ApiServer
+from controller.cli.main import main
+from controller.journal import Journal, JournalReader
+from controller.journal.records import JobRecord
+from controller.model import JobId
+from controller.run.folder import StudyFolder, Supervisor
+from tests.unit.api import scene
+
+from .test_cli import Terminal
+
+COMMANDS = (["report"], ["explain", "101"], ["status"], ["top", "--once"], ["trials", "list"])
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StudyFolder]:
+    """`lr`, in the current folder, where nothing runs; Slurm's commands must not be called."""
+    found = StudyFolder(tmp_path / "lr")
+    found.trials.mkdir(parents=True)
+    scene.write_journal(found.journal)
+    calls = tmp_path / "calls"
+    for name in ("sacct", "scontrol", "squeue"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {calls}\n')
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("GANDIVA_CONFIG", str(tmp_path / "broken.toml"))
+    (tmp_path / "broken.toml").write_text("[")
+    monkeypatch.setattr("os.geteuid", lambda: 4711)
+    monkeypatch.chdir(tmp_path)
+    yield found
+    assert not calls.exists(), calls.read_text()
+
+
+@pytest.fixture
+def running(study: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> Iterator[StudyFolder]:
+    """Its supervisor is this process."""
+    monkeypatch.setattr(server_module, "POLL_SECONDS", 0.02)
+    with tempfile.TemporaryDirectory(prefix="g") as folder:
+        server = ApiServer(f"unix:{folder}/s", Answers(scene.live_state(), JournalReader(study.journal)))
+        server.start()
+        study.write_note(note(socket=f"{folder}/s"))
+        yield study
+        server.stop()
+
+
+def note(**more: object) -> Supervisor:
+    values = {"host": os.uname().nodename, "pid": os.getpid(), "socket": "/nowhere/s", "started": 1.0}
+    return Supervisor.model_validate({**values, **more})
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    code = main(list(argv))
+    output = capsys.readouterr()
+    return code, output.out, output.err
+
+
+@pytest.mark.usefixtures("running")
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (["report"], "105 "),
+        (["explain", "102", "105"], "Job 102 (train-102, bob) is suspended"),
+        (["explain", "100"], "is over: COMPLETED"),
+        (["explain", "105"], "in the study file"),
+        (["status"], "works."),
+        (["top", "--once"], "no node has 4 free GPUs"),
+        (["trials", "list", "--allusers"], "GPUSeconds"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_its_supervisor_is_asked(capsys: pytest.CaptureFixture[str], command: list[str], shown: str) -> None:
+    code, out, err = run(capsys, *command, "--study", "lr")
+    assert (code, err) == (0, "")
+    assert shown in out
+
+
+def test_top_shows_the_output_of_a_trial(running: StudyFolder) -> None:
+    (running.trials / "105.out").write_text("loss 0.5\n")
+    terminal = Terminal("--study", str(running.path))
+    try:
+        terminal.wait_for("101 alice train-101")
+        terminal.press(b"/105\r\x1b[B\r")
+        terminal.wait_for("To stop it: gandiva trials stop --study")
+        terminal.wait_for("trials/105.out")
+        terminal.wait_for("loss 0.5")
+    finally:
+        terminal.close()
+
+
+@pytest.mark.usefixtures("running")
+def test_a_trial_that_vanished_is_listed_without_slurm(
+    capsys: pytest.CaptureFixture[str], running: StudyFolder
+) -> None:
+    with Journal(running.journal) as journal:
+        known = {"user": "alice", "gpus": 1, "submit_time": 100.0, "end_time": 900.0, "state": "UNKNOWN"}
+        journal.upsert_job(JobRecord(id=JobId(1), request={"search": "lr"}, **known))  # type: ignore[arg-type]
+    code, out, err = run(capsys, "trials", "list", "-a", "-n", "-P", "--study", "lr")
+    assert (code, err) == (0, "")
+    assert out.startswith("1||UNKNOWN|")
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_the_report_has_all_trials_at_any_time(
+    capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest, runs: bool
+) -> None:
+    """Without a supervisor from the journal."""
+    request.getfixturevalue("running" if runs else "study")
+    for options, jobs in (
+        ([], "100 101 102 103 104 105"),
+        (["-j", "103,100"], "100 103"),
+        (["-u", "carol"], "103 104"),
+        (["-S", "now-1hours"], "101 102 103 104 105"),
+    ):
+        code, out, err = run(capsys, "report", "-nPo", "JobID", *options, "--study", "lr")
+        assert (code, out.split(), err) == (0, jobs.split(), ""), options
+
+
+def test_the_report_warns_in_the_words_of_a_study(
+    capsys: pytest.CaptureFixture[str], study: StudyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.reports.report.unsuspendable", lambda _, words: [f"see{words.options}"])
+    assert run(capsys, "report", "--study", study.path.name)[2] == "gandiva: see --study lr\n"
+
+
+def test_the_page_of_a_study_does_not_overwrite_its_journal(
+    capsys: pytest.CaptureFixture[str], study: StudyFolder
+) -> None:
+    before = study.journal.read_bytes()
+    code, out, _ = run(capsys, "report", "--study", "lr", "--html", "page.html")
+    assert code == 0 and "6 jobs" in out
+    code, _, err = run(capsys, "report", "--study", "lr", "--html", "lr/journal.sqlite")
+    assert code == 1 and "that --study names" in err
+    assert study.journal.read_bytes() == before
+
+
+@pytest.mark.usefixtures("running")
+@pytest.mark.parametrize("command", [["report", "-j"], ["explain"]])
+def test_trials_have_plain_numbers(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    code, out, err = run(capsys, *command, "101_3", "--study", "lr")
+    assert (code, out) == (1, "")
+    assert err == "gandiva: there is no trial 101_3: the trials of a study have plain numbers\n"
+
+
+@pytest.mark.usefixtures("running")
+def test_a_trial_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "explain", "7", "--study", "lr/") == (1, "", "gandiva: study lr has no trial 7\n")
+
+
+@pytest.mark.parametrize("dead", [True, False], ids=["dead", "none"])
+@pytest.mark.parametrize("command", COMMANDS[1:4], ids=" ".join)
+def test_no_supervisor(
+    capsys: pytest.CaptureFixture[str], study: StudyFolder, command: list[str], dead: bool
+) -> None:
+    if dead:
+        study.write_note(note(pid=(1 << 31) - 1))
+    code, out, err = run(capsys, *command, "--study", "lr")
+    assert (code, out) == (1, "")
+    assert err == (
+        "gandiva: study lr is not running: 'gandiva report --study lr' shows what is known, 'gandiva run' "
+        "with its file goes on with it\n"
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS[1:4], ids=" ".join)
+def test_a_supervisor_on_another_host(
+    capsys: pytest.CaptureFixture[str], study: StudyFolder, command: list[str]
+) -> None:
+    study.write_note(note(host="n7", pid=123))
+    code, out, err = run(capsys, *command, "--study", "lr")
+    assert (code, out) == (1, "")
+    assert err == "gandiva: study lr runs on host n7 (process 123): run this command there\n"
+
+
+def test_the_report_reads_the_journal_then(capsys: pytest.CaptureFixture[str], study: StudyFolder) -> None:
+    study.write_note(note(host="n7"))
+    code, out, _ = run(capsys, "report", "--json", "--study", "lr")
+    assert code == 0 and len(json.loads(out)["jobs"]) == 6
+
+
+def test_a_supervisor_that_does_not_answer(capsys: pytest.CaptureFixture[str], study: StudyFolder) -> None:
+    study.write_note(note())
+    for command in COMMANDS:
+        code, out, err = run(capsys, *command, "--study", "lr")
+        assert (code, out) == (1, "")
+        assert err == (
+            "gandiva: cannot reach the Gandiva controller at unix:/nowhere/s (No such file or directory): "
+            f"is process {os.getpid()}, its supervisor, about to begin or to end?\n"
+        )
+
+
+@pytest.mark.usefixtures("study")
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_folder_that_is_no_study(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    code, out, err = run(capsys, *command, "--study", "lr/trials")
+    assert (code, out) == (1, "")
+    assert err == "gandiva: lr/trials is not a study: there is no folder lr/trials/trials\n"
+
+
+@pytest.mark.usefixtures("running")
+@pytest.mark.parametrize("option", ["--url", "--config", "--journal"])
+def test_one_source(capsys: pytest.CaptureFixture[str], option: str) -> None:
+    for command in COMMANDS if option != "--journal" else COMMANDS[:1]:
+        code, out, err = run(capsys, *command, option, "x", "--study", "lr")
+        assert (code, out) == (1, "")
+        assert err == f"gandiva: --study and {option} both say what to ask: give one of them\n"
