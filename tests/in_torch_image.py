@@ -26,7 +26,7 @@ SOURCES: Final = (
     *("controller", "checkpointing", "gandiva", "container/mock_gpu", "examples", "pyproject.toml"),
     *("tests/__init__.py", "tests/unit/__init__.py", "tests/unit/conftest.py", "tests/unit/draws.py"),
     "tests/unit/mounts.py",
-    *("benchmarks/__init__.py", "benchmarks/local_agents.py", "benchmarks/realgpu/worker.py"),
+    *("benchmarks/__init__.py", "benchmarks/realgpu/worker.py"),
     *("tests/unit/jobside", "tests/unit/nodes/__init__.py", "tests/unit/nodes/conftest.py"),
     "tests/unit/nodes/test_ddp.py",
     *("tests/unit/checkpointing/__init__.py", "tests/unit/checkpointing/conftest.py"),

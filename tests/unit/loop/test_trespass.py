@@ -176,8 +176,8 @@ REQUEUE, CANCEL, KEEP = Unsuspendable.REQUEUE, Unsuspendable.CANCEL, Unsuspendab
     [
         (JobState.RUNNING, True, REQUEUE, "suspend.trespass follows (requeue) if that lasts half a minute"),
         (JobState.SUSPENDED, True, CANCEL, "suspend.trespass follows (cancel) if that lasts half a minute"),
-        (JobState.RUNNING, True, KEEP, "scancel 7 ends it"),
-        (JobState.RUNNING, False, REQUEUE, "scancel 7 ends it"),
+        (JobState.RUNNING, True, KEEP, "cancelling the job ends it"),
+        (JobState.RUNNING, False, REQUEUE, "cancelling the job ends it"),
         (JobState.COMPLETING, True, REQUEUE, "the job is over: end its processes on n1 if they stay"),
         (JobState.ENDED, True, KEEP, "the job is over: end its processes on n1 if they stay"),
         (None, True, KEEP, "the job is over: end its processes on n1 if they stay"),

@@ -17,7 +17,8 @@ from tests.unit.structure.sources import ROOT, Module, cycles, modules
 
 MOST_LINES = 400
 MEDIAN_LINES = 107
-ALL_LINES = 42_400
+ALL_LINES = 46_000
+"""Of them 3,500 are for `gandiva run`."""
 
 ROOMS = (
     ("gandiva",),
@@ -40,6 +41,7 @@ ROOMS = (
     ("controller.reports",),
     ("controller.checks",),
     ("controller.daemon",),
+    ("controller.run",),
     ("controller.cli",),
     ("container",),
 )
