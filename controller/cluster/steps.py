@@ -7,6 +7,7 @@ in the step sets it once more. A SIGTERM for srun would be a SIGKILL for the ste
 """
 
 import contextlib
+import re
 import shlex
 import signal
 import subprocess
@@ -19,6 +20,8 @@ from controller.cluster.trial import Trial
 
 SECONDS = 10.0
 """The longest time for scancel."""
+_STEP = re.compile(r"(\d+\.\d+)\n")
+"""Anything else, such as a line that is not whole yet, could name the job."""
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JOB_ID", "SLURM_JWT"})
 _OPTIONS = ("SLURM_", "SRUN_", "SBATCH_", "SALLOC_")
 
@@ -63,11 +66,14 @@ class Steps(Children):
 
     def signal(self, trial: Trial, number: signal.Signals) -> None:
         """To all processes of its step; before there is one, to srun."""
-        if self._step_file(trial).exists():
-            step = self._step_file(trial).read_text().strip()
-            _run("scancel", f"--signal={number.name.removeprefix('SIG')}", step)
-        else:
+        try:
+            step = _STEP.fullmatch(self._step_file(trial).read_text())
+        except FileNotFoundError:
+            step = None
+        if step is None:
             super().signal(trial, number)
+        else:
+            _run("scancel", f"--signal={number.name.removeprefix('SIG')}", step[1])
 
     def _nodes_in_slurm(self, trial: Trial) -> Iterable[str]:
         return {node for node, _ in trial.binding}

@@ -278,13 +278,17 @@ async def test_trials_of_an_allocation_that_is_over_go_on_in_the_next(world: Loc
 
 @pytest.mark.parametrize("world", [StepsWorld], ids=["steps"], indirect=True)
 async def test_a_step_that_slurm_has_not_begun_can_be_ended(world: LocalWorld) -> None:
+    """Nor does a line that the step has not written to its end name anything that scancel gets."""
     (world.folder / "srun-waits").touch()
+    (world.folder / "bin" / "scancel").write_text(f"#!/bin/sh\ntouch {world.folder}/cancelled\n")
     job_id = await world.submit()
     await running(world, gpus("n1", 0), job_id)
+    (world.folder / "trials" / f"{job_id}.step").write_text("77.")
     began = time.monotonic()
     await world.port.end(job_id, "enough")
     await in_state(world, job_id, JobState.ENDED)
     assert time.monotonic() - began < GRACE_SECONDS, "it had to be killed"
+    assert not (world.folder / "cancelled").exists()
 
 
 async def test_a_disk_that_was_full_for_a_moment_costs_no_trial(
