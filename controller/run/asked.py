@@ -83,7 +83,7 @@ def answer(folder: StudyFolder, submission: Submission, outcome: int | str) -> N
         folder.answers.mkdir(mode=0o700, exist_ok=True)
         write_atomically(folder.answers / f"{submission.request}.json", json.dumps(said) + "\n", 0o600)
     except OSError as error:
-        log.error("cannot write into %s: %s", folder.answers, error.strerror)
+        log.error("file %s cannot be written into: %s", folder.answers, error.strerror)
 
 
 def take(folder: StudyFolder) -> Iterator[Asked | Submission]:
@@ -94,7 +94,7 @@ def take(folder: StudyFolder) -> Iterator[Asked | Submission]:
             yield _read(path)
         except (OSError, ValidationError) as error:
             why = first_wrong(error) if isinstance(error, ValidationError) else error.strerror
-            log.warning("%s says nothing to be done, and is removed: %s", path, why)
+            log.warning("file %s says nothing to be done, and is removed: %s", path, why)
         with suppress(OSError):
             path.unlink()
 
@@ -122,7 +122,7 @@ def _files(folder: StudyFolder) -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        log.warning("%s cannot be read: %s", folder.asked, error.strerror)
+        log.warning("file %s cannot be read: %s", folder.asked, error.strerror)
         return []
 
 

@@ -250,7 +250,7 @@ class StudyRun:
         except OSError as error:
             return f"cannot write the trial into {self._folder.trials}: {error.strerror}"
         except Exception as error:  # those that wait behind it have their turn
-            log.exception("request %s: %r", asked.request, asked.submit)
+            log.exception("file %s.json: cannot be carried out: %r", asked.request, asked.submit)
             return f"{error!r}: {self._folder.log} says more"
 
     def _carry_out(self, asked: Asked, cluster: LocalCluster) -> None:

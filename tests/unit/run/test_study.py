@@ -21,14 +21,19 @@ from controller.run.study import Study, StudyError, read_commands, read_study, s
 ONE = "[[trials]]\n"
 
 
+def there(folder: Path) -> set[Path]:
+    """What is in a folder, but for what Python makes of a file with a policy."""
+    return {path for path in folder.iterdir() if path.name != "__pycache__"}
+
+
 def read(folder: Path, text: str | bytes, policy: str | None = None) -> Study:
     path = folder / "lr.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    before = {*folder.iterdir()}
+    before = there(folder)
     try:
         return read_study(path, None, policy)[0]
     finally:
-        assert {*folder.iterdir()} == before, "nothing is made on disk"
+        assert there(folder) == before, "nothing is made on disk"
 
 
 def one(folder: Path, text: str) -> TrialSpec:
