@@ -164,9 +164,9 @@ def own(there: Environment) -> None:
     """A user's own machine, here without GPUs: the agent starts, and says so."""
     (there.folder / "trials.toml").write_text("[[trials]]\ncommand = 'true'\n")
     there.expect("no GPU to use on", "gandiva", "run", "trials.toml")
-    there.expect("is not running", "gandiva", "top", "--once", "--study", "trials")
+    there.expect("is not a study", "gandiva", "top", "--once", "--study", "trials")
     there.expect('extra "sim"', "gandiva", "run", "trials.toml", "--policy", "gavel-las")
-    there.refuses("gandiva", "simulate", *COMMANDS["sim"][1:])
+    there.refuses("gandiva", "daemon", "-D")
 
 
 def cluster(there: Environment) -> None:
