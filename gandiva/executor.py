@@ -56,7 +56,7 @@ class TrialFuture(concurrent.futures.Future[Any]):
             else:
                 self.set_exception(outcome)
         for file in (result, self._call):
-            with suppress(FileNotFoundError):
+            with suppress(OSError):  # it is gone, or stays
                 file.unlink()
 
 
