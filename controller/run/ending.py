@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The end of a supervisor before that of its trials: each is saved where it can be, and waits for another."""
 
-import logging
 import time
 from collections import Counter
 
@@ -10,8 +9,6 @@ from controller.act.diff import to_the_queue
 from controller.errors import ClusterUnavailable
 from controller.loop.loop import Controller
 from controller.model import JobId, Memory, Phase, Plan, Reason, Snapshot, Why
-
-log = logging.getLogger(__name__)
 
 DRAIN_SHARE = 0.3
 """Part of the time in which operations under way may end."""

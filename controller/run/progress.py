@@ -77,7 +77,7 @@ def _clock() -> str:
 
 
 def summary(cycle: Cycle, trials: Iterable[Trial]) -> str:
-    """Such as `3 of 12 trials are done, 1 failed; 4 are on GPUs, 2 pause, 2 wait`."""
+    """Such as `3 of 12 trials are over, 1 failed; 4 are on GPUs, 2 pause, 3 wait`."""
     all_trials = list(trials)
     ended = Counter(trial.state_name for trial in all_trials if trial.state is JobState.ENDED)
     phases = [job.phase for job in cycle.snapshot.jobs.values()]
