@@ -20,7 +20,8 @@ NOWHERE = "-"
 """In place of the file: srun tells the status of a step's task."""
 _SET_CHILD_SUBREAPER = 36  # prctl(2)
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+_DEFAULT = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+"""What Python ignores, or nohup, or a shell for what it runs in the background, the command does not."""
 
 
 def main() -> int:
@@ -35,7 +36,7 @@ def main() -> int:
         return _write(exit_file, NOT_RUN)
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)  # a signal at this moment waits for the handlers
     try:
-        child = os.posix_spawnp(command[0], command, os.environ, setsigmask=[], setsigdef=_IGNORED_BY_PYTHON)
+        child = os.posix_spawnp(command[0], command, os.environ, setsigmask=[], setsigdef=_DEFAULT)
     except OSError as error:
         _say(f"cannot run {command[0]}: {error.strerror}")
         return _write(exit_file, NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_RUN)
