@@ -150,7 +150,9 @@ def test_a_program_that_ends_leaves_its_trials_to_the_supervisor(
 def test_ctrl_c_reaches_the_supervisor_too(folder: Path, workstation: Workstation) -> None:
     """Which puts the trials by: they wait for the next start of the program."""
     program = (
-        "import gandiva, os, time\nwith gandiva.Pool('lr') as pool:\n"
+        "import gandiva, os, signal, time\n"
+        "signal.signal(2, signal.default_int_handler)  # as in a terminal\n"
+        "with gandiva.Pool('lr') as pool:\n"
         "    trial = pool.submit('sleep', '600', name='long')\n"
         "    while trial.state != 'RUNNING': time.sleep(0.01)\n"
         "    os.killpg(0, 2)\n    trial.wait()\n"
