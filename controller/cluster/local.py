@@ -190,7 +190,8 @@ class LocalCluster:
         except ClusterRefused as refused:
             self._to(trial, JobState.ENDED, "FAILED", exit_code=1, end_time=time.time(), reason=str(refused))
             raise
-        self._to(trial, JobState.RUNNING, binding=trial.wanted, start_time=time.time(), process=process)
+        self.trials[job_id] = trial = trial.model_copy(update={"process": process})
+        self._started(trial)
 
     async def hold(self, job_id: JobId) -> None:
         self._in_state(job_id, JobState.PENDING)
@@ -236,15 +237,17 @@ class LocalCluster:
         if trial.place != self._launcher.place and self._launcher.lost(trial):
             self._ended(trial)
         elif trial.state is JobState.CONFIGURING:
-            process = self._launcher.find(trial)
-            if process is None and self._launcher.exit_code(trial) is None:
+            # One that was started a moment ago cannot be found yet: /proc has its environment after the exec.
+            trial = trial.model_copy(update={"process": trial.process or self._launcher.find(trial)})
+            if trial.process is None and self._launcher.exit_code(trial) is None:
                 self._to(trial, JobState.PENDING, held=True)
             else:
-                self._to(
-                    trial, JobState.RUNNING, binding=trial.wanted, start_time=time.time(), process=process
-                )
+                self._started(trial)
         elif trial.then is not None:
             self._end(trial, trial.then, trial.reason)
+
+    def _started(self, trial: Trial) -> None:
+        self._to(trial, JobState.RUNNING, binding=trial.wanted, start_time=time.time())
 
     def _look(self, trial: Trial) -> None:
         """See whether it has ended by itself. What could not be written before is tried again."""

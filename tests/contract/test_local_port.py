@@ -156,15 +156,14 @@ async def test_a_supervisor_goes_on_with_trials_that_run(world: LocalWorld) -> N
 async def test_a_trial_that_was_being_started_runs_once(world: LocalWorld) -> None:
     """The supervisor was killed after the start, and before it could note it, or before the start."""
     started, waits, ended = await world.submit(), await world.submit(), await world.submit_short(6)
-    for number, (job_id, ordinal) in enumerate(((started, 0), (waits, 1), (ended, 2))):
+    for ordinal, job_id in enumerate((started, waits, ended)):
         await world.port.bind(job_id, gpus("n1", ordinal))
         place = world.children.place
         trial = world.cluster._to(world.cluster.trials[job_id], JobState.CONFIGURING, held=False, place=place)
         world.children.clear(trial)
         if job_id != waits:
             process = world.children.start(trial)
-            if number == 2:
-                await until("its end", partial(_ended, process))
+            await until("it", partial(_ended, process) if job_id == ended else partial(_found, world, trial))
     world.begin()
     assert (await world.port.job(started)).state is JobState.RUNNING
     assert await world.allocated(started) == gpus("n1", 0)
@@ -178,6 +177,10 @@ async def test_a_trial_that_was_being_started_runs_once(world: LocalWorld) -> No
 
 async def _ended(process: family.Process) -> bool:
     return not process.lives()
+
+
+async def _found(world: LocalWorld, trial: Trial) -> bool:
+    return world.children.find(trial) is not None
 
 
 async def test_a_supervisor_ends_what_was_being_ended(world: LocalWorld) -> None:
@@ -294,7 +297,7 @@ async def test_a_step_that_slurm_has_not_begun_can_be_ended(world: LocalWorld) -
 async def test_a_disk_that_was_full_for_a_moment_costs_no_trial(
     world: LocalWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither one that has started, nor one that was ended meanwhile."""
+    """Neither one that has started, and cannot be found in /proc yet, nor one that was ended meanwhile."""
     full: list[str] = []
     write = write_trial
 
@@ -308,6 +311,7 @@ async def test_a_disk_that_was_full_for_a_moment_costs_no_trial(
     job_id = await world.submit()
     await world.port.bind(job_id, gpus("n1", 0))
     full.append("RUNNING")
+    monkeypatch.setattr(world.children, "find", lambda _trial: None)
     with pytest.raises(OSError):
         await world.port.release(job_id)
     await in_state(world, job_id, JobState.RUNNING)
