@@ -26,6 +26,7 @@ from controller.model import (
     StateAt,
     SuspendMethod,
     Target,
+    Trespass,
     Unsuspendable,
     Why,
     reason_of,
@@ -40,7 +41,7 @@ def diff(
     *,
     suspend_in_slurm: bool,
     default_method: SuspendMethod,
-    trespass: Unsuspendable = Unsuspendable.KEEP,
+    trespass: Trespass = Trespass.KEEP,
 ) -> list[Action]:
     """The actions for the jobs that changed or have a target, those that free GPUs first.
 
@@ -62,14 +63,14 @@ def diff(
     return sorted(actions, key=lambda action: not isinstance(action, FREES))
 
 
-def _way_out(job: Job, trespass: Unsuspendable) -> Action | None:
+def _way_out(job: Job, trespass: Trespass) -> Action | None:
     words = Why(
         Reason.TRESPASSES,
         "it has memory on GPUs not its own: its script set CUDA_VISIBLE_DEVICES, or a process stayed there",
     )
-    if trespass is Unsuspendable.CANCEL:
+    if trespass is Trespass.CANCEL:
         return Cancel(job.id, words)
-    may_requeue = trespass is Unsuspendable.REQUEUE and job.may_requeue
+    may_requeue = trespass is Trespass.REQUEUE and job.may_requeue
     return Requeue(job.id, words, trespasses=True) if may_requeue else None
 
 
@@ -130,13 +131,18 @@ def _leave(job: Job, moves: bool, reason: str, method: SuspendMethod) -> Action 
     if not job.may_stop:
         return None
     failed = job.failed_suspends
-    ways = {Unsuspendable.CANCEL, *([Unsuspendable.REQUEUE] if job.may_requeue else [])}
-    if failed is not None and failed.way_out in ways:
+    if failed is not None and failed.way_out is not Unsuspendable.KEEP:
+        words = f"it cannot be suspended (failed attempts: {failed.tries}): {failed.why}"
+        why = Why(Reason.CANNOT_BE_SUSPENDED, words)
+        saves = job.has_store and job.may_migrate
         if moves:
             return None
-        words = f"it cannot be suspended (failed attempts: {failed.tries}): {failed.why}"
-        way = Cancel if failed.way_out is Unsuspendable.CANCEL else Requeue
-        return way(job.id, Why(Reason.CANNOT_BE_SUSPENDED, words))
+        if failed.way_out is Unsuspendable.CANCEL:
+            return Cancel(job.id, why)
+        if saves:
+            return Migrate(job.id, why)
+        if failed.way_out is Unsuspendable.REQUEUE and job.may_requeue:
+            return Requeue(job.id, why)
     if moves:
         reason = reason or Why(Reason.ITS_TURN, "its turn")
         return Suspend(job.id, _behind("moves to other GPUs of its node", reason))

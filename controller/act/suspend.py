@@ -174,9 +174,10 @@ async def _failed(operation: Operation, failure: GandivaError) -> None:
         message += f"it keeps them, next try in {pause_seconds:g} s"
     else:
         memory.unsuspendable_until = None
-        message += f"too many failed suspends in a row, and suspend.unsuspendable is {way_out.value}"
+        message += f"failed suspends in a row: {tries}, and suspend.unsuspendable is {way_out.value}"
     context.recorder.event("suspend-failed", message, now, job.id)
-    log.error("job %s (user %s): %s", job.id, job.user, message)
+    level = logging.INFO if way_out is Unsuspendable.STORE else logging.ERROR
+    log.log(level, "job %s (user %s): %s", job.id, job.user, message)
     operation.step(Step.UNDO)
     try:
         if context.suspends_in_slurm and not refused:
@@ -191,6 +192,8 @@ def _way_out(context: Context, job: Job, tries: int) -> Unsuspendable:
     """What the site does with a job whose suspend has failed so many times in a row. A user who has refused
     that the job moves has refused that it is requeued."""
     settings = context.settings.suspend
-    may_requeue = job.may_requeue and job.request.may_migrate
-    refused = settings.unsuspendable is Unsuspendable.REQUEUE and not may_requeue
-    return Unsuspendable.KEEP if refused or tries < settings.unsuspendable_tries else settings.unsuspendable
+    allowed = {
+        Unsuspendable.STORE: job.has_store and job.may_migrate,
+        Unsuspendable.REQUEUE: job.may_requeue and job.request.may_migrate,
+    }.get(settings.unsuspendable, True)
+    return settings.unsuspendable if allowed and tries >= settings.unsuspendable_tries else Unsuspendable.KEEP

@@ -77,6 +77,8 @@ class JobState(BaseModel):
     """What the job may keep on each GPU while it is off them."""
     held_bytes: dict[int, protocol.ByteCount] = Field(default_factory=dict)
     """The most it held on each GPU when its sessions left: so much must be there for it to come back."""
+    host_bytes: protocol.ByteCount = 0
+    """What its sessions may have taken of host memory for that: their buffers stay when it comes back."""
     peak_bytes: protocol.ByteCount = 0
     """The most it was ever seen to hold on one GPU, in this run."""
     offload_seconds: float = 0.0
@@ -102,6 +104,12 @@ class JobState(BaseModel):
     def is_off(self) -> bool:
         """Whether its memory is off its GPUs."""
         return self.off or self.phase is NodePhase.YIELDED
+
+    @property
+    def in_host_memory(self) -> int:
+        """Bytes: what its sessions keep there for their copies, and what the driver has there now."""
+        held = (sum(process.memory_bytes.values()) for process in self.checkpointed if self.is_off)
+        return self.host_bytes + sum(held)
 
     def shares_with(self, other: "JobState") -> bool:
         """Whether the two may have memory on the same GPUs at the same time: one of them was told so."""

@@ -105,7 +105,7 @@ def offload(node: Node, args: protocol.OffloadArgs, deadline: Deadline) -> proto
         begin = time.monotonic()
         held, limit_bytes = _held(node, state, deadline), args.residual_limit_bytes
         with returning.undone(node, block):
-            ranks = _offload(node, block, state, deadline)
+            ranks, taken_bytes = _offload(node, block, state, deadline)
             if args.release_context:
                 state = _release_context(node, block, state, ranks, deadline)
             left_on = _verify_gone(node, state, ranks, limit_bytes)
@@ -117,6 +117,8 @@ def offload(node: Node, args: protocol.OffloadArgs, deadline: Deadline) -> proto
             movable=movable,
             resizable=movable and alone and all(rank.resizes for rank in ranks.live),
             held_bytes=held,
+            # Sessions whose own objects leave by themselves state the same bytes each time.
+            host_bytes=min(state.host_bytes + taken_bytes, sum(held.values())),
             residual_bytes=limit_bytes,
         )
         return node.memory_is_off(block, state, left_on, begin)
@@ -131,11 +133,13 @@ def _held(node: Node, state: JobState, deadline: Deadline) -> dict[int, int]:
     return {gpu: max(now.get(gpu, 0), state.held_bytes.get(gpu, 0)) for gpu in state.gpus or now}
 
 
-def _offload(node: Node, block: ControlBlock, state: JobState, deadline: Deadline) -> Ranks:
+def _offload(node: Node, block: ControlBlock, state: JobState, deadline: Deadline) -> tuple[Ranks, int]:
+    """The sessions, and the bytes of host memory that they have taken."""
     target = state.target_step
     pause_before(Verb.OFFLOAD, node, block, state, deadline)
     ranks = wait_for(node, block, state, deadline, "measure", lambda r: _host_bytes(r, state) is not None)
-    node.require_host_memory(_host_bytes(ranks, state) or {}, state.job_id, deadline)
+    needed = _host_bytes(ranks, state) or {}
+    node.require_host_memory(needed, state.job_id, deadline, stays=True)
     offload = block.write_command(Verb.OFFLOAD, target)
 
     def all_offloaded(ranks: Ranks) -> bool:
@@ -157,7 +161,7 @@ def _offload(node: Node, block: ControlBlock, state: JobState, deadline: Deadlin
             ErrorKind.NOT_COOPERATIVE,
             f"job {state.job_id}: ranks stopped at steps {sorted(steps)}, not all at {target}",
         )
-    return ranks
+    return ranks, sum(needed.values())
 
 
 def pause_before(verb: Verb, node: Node, block: ControlBlock, state: JobState, deadline: Deadline) -> None:
@@ -340,7 +344,7 @@ def _driver_suspend(
     record = CheckpointedProcess(
         pid=process.pid, start_time_ticks=process.start_time_ticks, memory_bytes=held, gpus=gpus
     )
-    node.require_host_memory({process.pid: sum(held.values())}, state.job_id, deadline)
+    node.require_host_memory({process.pid: sum(held.values())}, state.job_id, deadline, stays=True)
     before = state
     state = block.change(state, phase=NodePhase.PAUSING, checkpointed=(record,), gpus=gpus, error="")
     try:

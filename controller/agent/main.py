@@ -85,6 +85,12 @@ def parse_command(arguments: Sequence[str], environ: Mapping[str, str]) -> Agent
         action="store_true",
         help="the jobs are the trials of a study of this user (gandiva run), not Slurm's",
     )
+    parser.add_argument(
+        "--host-memory",
+        metavar="BYTES",
+        type=int,
+        help="most host memory for the GPU memory of jobs that are off their GPUs (default: what there is)",
+    )
     parser.add_argument("node", nargs="?", metavar="NODENAME", help="the node's name in Slurm")
     try:
         options = parser.parse_args(list(arguments))
@@ -99,7 +105,9 @@ def parse_command(arguments: Sequence[str], environ: Mapping[str, str]) -> Agent
     if node is None or not protocol.NODE_NAME.fullmatch(node):
         raise bad_request("name the Slurm node this agent is for: gandiva-agent NODENAME")
     run_dir, gpustat = (text.replace("%n", node) for text in (options.run_dir, options.gpustat_dir))
-    return AgentSettings(node, Path(run_dir), Path(gpustat) if gpustat else None, options.trials)
+    return AgentSettings(
+        node, Path(run_dir), Path(gpustat) if gpustat else None, options.trials, options.host_memory
+    )
 
 
 def make_room(run_dir: Path) -> None:

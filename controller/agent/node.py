@@ -2,7 +2,6 @@
 """What all verbs share: the node's parts, a job under its lock, and the two checks on GPU memory."""
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from controller.agent.deadline import Deadline, polls
 from controller.agent.files import locked
 from controller.agent.gpus import GpuReader, NvmlUnavailable, Occupancy, describe, survey
 from controller.agent.gpustat import OwnerFiles
-from controller.agent.host_memory import HostMemory
+from controller.agent.host_memory import HostMemory, Room
 from controller.agent.identity import SlurmJobs, Trials
 from controller.agent.lease import Leases
 from controller.agent.processes import Processes
@@ -38,12 +37,14 @@ Complaints = Callable[[Occupancy], tuple[list[str], bool]]
 @dataclass(frozen=True)
 class AgentSettings:
     """Where things are on this node. `gpustat_dir` None: write no owner files. `trials`: the jobs are trials
-    of a study, not Slurm's."""
+    of a study, not Slurm's. `host_memory_bytes`: that much of those that are off their GPUs may be in host
+    memory; None: as much as there is."""
 
     node: str
     run_dir: Path
     gpustat_dir: Path | None
     trials: bool = False
+    host_memory_bytes: int | None = None
 
 
 class Node:
@@ -56,9 +57,6 @@ class Node:
         self.processes = Processes(Trials(settings.run_dir) if settings.trials else jobs)
         self.host_memory = HostMemory()
         self.confinement = Confinement()
-        self._promised: dict[int, int] = {}
-        """Bytes of host memory, by job, that verbs under way were told they may take."""
-        self._promising = threading.Condition()
         self.reader = reader
         self.driver = driver
         self.leases = Leases(settings.run_dir)
@@ -71,9 +69,7 @@ class Node:
             try:
                 yield block, self.state(block)
             finally:
-                with self._promising:
-                    if self._promised.pop(job_id, None) is not None:
-                        self._promising.notify_all()
+                self.host_memory.release(job_id)
 
     def state(self, block: ControlBlock) -> JobState:
         """What is known about a job; of a block made by the prolog, what can be seen. Raises AgentError."""
@@ -270,39 +266,21 @@ class Node:
                     self.turn(block, False, state.gpus, state.binding, deadline)
             yield
 
-    def require_host_memory(self, needed_bytes: Mapping[int, int], job_id: int, deadline: Deadline) -> None:
-        """Promise these processes (pid: bytes) so much more, until this job's verb is over. Waits for other
-        jobs' verbs where the machine has too little beside what they were promised: all of a node's jobs
-        may leave at once. Raises AgentError host_memory.
+    def require_host_memory(
+        self, needed_bytes: Mapping[int, int], job_id: int, deadline: Deadline, *, stays: bool
+    ) -> None:
+        """Promise these processes (pid: bytes) so much more, until this job's verb is over. `stays`: they
+        keep it while the job is off its GPUs. Raises AgentError host_memory."""
 
-        The copies of several processes of a job go to one limit.
-        """
-        needed = sum(needed_bytes.values())
-        with self._promising:
-            while True:
-                for pid in needed_bytes:
-                    room = self.host_memory.room(pid)
-                    if room is not None and room.free_bytes < needed:
-                        raise self._no_room(needed, job_id, room.free_bytes, f"left of {room.limit}")
-                machine = self.host_memory.machine()
-                # What they have taken of it already is counted twice: then there is more soon.
-                others = sum(size for other, size in self._promised.items() if other != job_id)
-                if machine is None or not others or machine.free_bytes - others >= needed:
-                    break
-                if job_id in self._promised:
-                    break  # in the middle of leaving: two such jobs must not wait for each other
-                if not self._promising.wait(deadline.left_seconds):
-                    what = f"left of {machine.limit}, where other jobs are just leaving their GPUs too"
-                    raise self._no_room(needed, job_id, machine.free_bytes, what)
-            self._promised[job_id] = needed
+        def budget() -> Room | None:
+            most = self.settings.host_memory_bytes
+            if most is None or not stays:
+                return None
+            left_bytes = max(0, most - sum(state.in_host_memory for state in self.blocks.states()))
+            limit = f"the {most >> 20} MiB of host_memory"
+            return Room(left_bytes, limit, self.settings.run_dir, "give the study more of it")
 
-    @staticmethod
-    def _no_room(needed: int, job_id: int, free_bytes: int, what: str) -> AgentError:
-        return AgentError(
-            ErrorKind.HOST_MEMORY,
-            f"{needed >> 20} MiB of GPU memory of job {job_id} do not fit into host memory:"
-            f" {free_bytes >> 20} MiB are {what}; submit it with more --mem (in a study file: memory)",
-        )
+        self.host_memory.promise(job_id, needed_bytes, deadline, budget)
 
     def verify_gone(self, state: JobState, limit_bytes: int) -> dict[int, int]:
         """The bytes the job has left on each of the node's GPUs. Raises AgentError left_on_gpu when that is

@@ -103,7 +103,7 @@ def _saved(
     job_id, ranks = state.job_id, node.ranks(block, state, PATIENCE_SECONDS)
     # The copies that the sessions make before they write.
     copies = {rank.process.pid: rank.state_bytes for rank in ranks.working}
-    node.require_host_memory(copies, job_id, deadline)
+    node.require_host_memory(copies, job_id, deadline, stays=False)
     sequence = block.write_command(Verb.SAVE, target)
 
     def all_saved(ranks: Ranks) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from controller.act.recorder import Recorder
 from controller.cluster.port import OVER, ClusterNode
 from controller.errors import NodeError
-from controller.model import FailedSuspends, Job, JobId, Unsuspendable
+from controller.model import FailedSuspends, Job, JobId, Trespass, Unsuspendable
 from controller.model.clock import Clock
 from controller.nodes.port import NodeSample
 from controller.observe.node_cache import Sample
@@ -61,7 +61,7 @@ class Conditions:
 
 
 def report_nodes(
-    conditions: Conditions, observer: Observer, answers: Mapping[str, Sample], trespass: Unsuspendable
+    conditions: Conditions, observer: Observer, answers: Mapping[str, Sample], trespass: Trespass
 ) -> None:
     """Nodes that do not answer, and GPUs that jobs keep from others. `answers`: those of this cycle;
     `trespass`: what becomes of such jobs."""
@@ -82,7 +82,7 @@ def report_nodes(
             follows = f"suspend.trespass follows ({trespass.value}) if that lasts half a minute"
             if job is None or job.state in OVER:
                 follows = f"the job is over: end its processes on {name} if they stay"
-            elif trespass is Unsuspendable.KEEP or not (job.may_requeue or trespass is Unsuspendable.CANCEL):
+            elif trespass is Trespass.KEEP or not (job.may_requeue or trespass is Trespass.CANCEL):
                 follows = "cancelling the job ends it"
             conditions.begin(
                 f"gpu {name}:{index}",

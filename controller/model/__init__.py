@@ -32,6 +32,7 @@ from controller.model.job import (
     Size,
     StateAt,
     SuspendMethod,
+    Trespass,
     Unsuspendable,
     Usage,
 )

@@ -28,6 +28,16 @@ class Unsuspendable(str, enum.Enum):
 
     KEEP = "keep"
     """It keeps its GPUs, and is asked again later."""
+    STORE = "store"
+    """It is saved into its checkpoint store and starts again from there; without one it keeps its GPUs."""
+    REQUEUE = "requeue"
+    CANCEL = "cancel"
+
+
+class Trespass(str, enum.Enum):
+    """What becomes of a job with memory on GPUs that are not its own (`suspend.trespass`)."""
+
+    KEEP = "keep"
     REQUEUE = "requeue"
     CANCEL = "cancel"
 

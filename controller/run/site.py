@@ -15,6 +15,7 @@ from controller.nodes.child import ChildTransport
 from controller.nodes.connection import Transport
 from controller.nodes.protocol import GpuInfo
 from controller.run.machine import Machine, machine, machines, node_name, run_dir
+from controller.run.study import Study
 
 AGENT_STEP = "gandiva-agent"
 
@@ -40,27 +41,27 @@ class Site(Protocol):
         """Starts trials, whose files are in this folder."""
 
 
-def site(study: Path, gpus: Sequence[str], environ: Mapping[str, str], *, launch: str) -> Site:
-    """`study`: its folder. `gpus`: the wanted ones, where they are to be chosen. `launch`: "step": as steps
-    of the allocation, where there is one; "child": on this machine in any case. Raises GandivaError."""
+def site(study: Study, folder: Path, gpus: Sequence[str], environ: Mapping[str, str]) -> Site:
+    """`folder`: the study's. `gpus`: the wanted ones, where they are to be chosen. Raises GandivaError."""
     found = allocation(environ)
-    if found is None or launch == "child":
-        return _Here(study, gpus, environ)
+    if found is None or study.launch == "child":
+        return _Here(study, folder, gpus, environ)
     if gpus:
         raise GandivaError(
             '--gpus is for one machine: in an allocation give [study] launch = "child" with it'
         )
-    return _InAllocation(study, found, environ)
+    return _InAllocation(study, folder, found, environ)
 
 
 class _Here:
-    def __init__(self, study: Path, gpus: Sequence[str], environ: Mapping[str, str]) -> None:
-        self.run_dir = run_dir(study, environ)
+    def __init__(self, study: Study, folder: Path, gpus: Sequence[str], environ: Mapping[str, str]) -> None:
+        self.run_dir = run_dir(folder, environ)
+        self._agent = _agent(study, self.run_dir)
         self.addresses = {node_name(): node_name()}
         self._gpus, self._environ = gpus, environ
 
     def transport(self, log: Path | None) -> Transport:
-        return ChildTransport(_arguments(self.run_dir), self._environ, log)
+        return ChildTransport(self._agent, self._environ, log)
 
     def machine(self, found: Mapping[str, Sequence[GpuInfo]]) -> Machine:
         return machine(found[node_name()], self._gpus, self._environ)
@@ -70,8 +71,9 @@ class _Here:
 
 
 class _InAllocation:
-    def __init__(self, study: Path, found: Allocation, environ: Mapping[str, str]) -> None:
-        self.run_dir = run_dir(study, environ, everywhere=True)
+    def __init__(self, study: Study, folder: Path, found: Allocation, environ: Mapping[str, str]) -> None:
+        self.run_dir = run_dir(folder, environ, everywhere=True)
+        self._agent = _agent(study, self.run_dir)
         self.addresses = {node: node for node in found.nodes}
         self._allocation, self._environ = found, environ
 
@@ -79,7 +81,7 @@ class _InAllocation:
         def before(node: str) -> list[str]:
             return srun((node,), AGENT_STEP, "--mem=0", "--cpus-per-task=1")
 
-        return ChildTransport(_arguments(self.run_dir), for_srun(self._environ), log, before)
+        return ChildTransport(self._agent, for_srun(self._environ), log, before)
 
     def machine(self, found: Mapping[str, Sequence[GpuInfo]]) -> Machine:
         return machines(found, self._allocation.nodes)
@@ -88,5 +90,8 @@ class _InAllocation:
         return Steps(folder, self.run_dir, uuids, self._environ)
 
 
-def _arguments(folder: Path) -> tuple[str, ...]:
-    return ("--trials", "--run-dir", str(folder), "--gpustat-dir", "")
+def _agent(study: Study, folder: Path) -> tuple[str, ...]:
+    """Its arguments."""
+    most = study.host_memory_bytes
+    budget = () if most is None else ("--host-memory", str(most))
+    return ("--trials", "--run-dir", str(folder), "--gpustat-dir", "", *budget)

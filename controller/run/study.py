@@ -53,6 +53,8 @@ INTERVAL_SECONDS = 0.25
 MAX_NAME_CHARS = 200
 OF_EACH = ("name", "store")
 """Values that every trial has besides its own."""
+_SUSPEND = {"unsuspendable": "store", "unsuspendable_tries": 1}
+"""A trial with a store that does not fit into host memory leaves its GPUs all the same, and at once."""
 _GPUS = re.compile(r"([1-9]\d{0,4})(?:-([1-9]\d{0,4}))?", re.ASCII)
 _VARIABLE = re.compile(r"[^=\0]+")
 
@@ -80,6 +82,7 @@ def _sizeable(size: int) -> int:
 class _StudyTable(Section):
     name: Name | None = None
     launch: Literal["step", "child"] = "step"
+    host_memory: Annotated[base.ByteSize, AfterValidator(_sizeable)] | None = None
 
 
 class _TrialTable(Section):
@@ -125,6 +128,8 @@ class Study:
     trials: tuple[TrialSpec, ...]
     launch: Literal["step", "child"] = "step"
     """In an allocation: as steps of it, or as child processes on this node."""
+    host_memory_bytes: int | None = None
+    """So much of the GPU memory of trials that are off their GPUs may be in host memory, on each node."""
     common: Mapping[str, Any] = field(default_factory=dict)
     """What `[trial]` says."""
 
@@ -145,7 +150,9 @@ def read_study(
     if not trials and not is_open:
         raise StudyError(f"{path}: there are no trials: it needs [grid] or [[trials]]")
     specs = _distinct(trials, str(path))
-    return Study(name, _settings(file, path, policy), specs, file.study.launch, file.trial), folder
+    said = file.study
+    settings = _settings(file, path, policy)
+    return Study(name, settings, specs, said.launch, said.host_memory, file.trial), folder
 
 
 def read_commands(lines: Iterable[str], folder: Path, policy: str | None, *, is_open: bool = False) -> Study:
@@ -197,7 +204,7 @@ def _settings(file: _File, path: Path, policy: str | None) -> Settings:
         )
     tables: dict[str, Any] = {
         "policy": dict(file.policy),
-        "suspend": {**file.suspend, "mode": "node"},
+        "suspend": {**_SUSPEND, **file.suspend, "mode": "node"},
         "loop": {"interval_seconds": INTERVAL_SECONDS},
     }
     if policy is not None:

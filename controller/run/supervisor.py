@@ -74,7 +74,7 @@ class StudyRun:
 
     def __init__(self, study: Study, folder: Path, wishes: Wishes, environ: Mapping[str, str]) -> None:
         self._study, self._folder, self._wishes = study, StudyFolder(folder), wishes
-        self._site = site(folder, wishes.gpus, environ, launch=study.launch)
+        self._site = site(study, folder, wishes.gpus, environ)
         self._environ, self._ends_at = environ, ends_at(environ)
         self._stop = asyncio.Event()
         self._signal = 0

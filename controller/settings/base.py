@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from controller.errors import GandivaError
-from controller.model import SuspendMethod, Unsuspendable
+from controller.model import SuspendMethod, Trespass, Unsuspendable
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -199,7 +199,8 @@ Address = Annotated[str, AfterValidator(_address)]
 ListenAddress = Annotated[str, AfterValidator(_listen)]
 Url = Annotated[str, AfterValidator(check_url)]
 Method = Annotated[SuspendMethod, _from_text(SuspendMethod)]
-Way = Annotated[Unsuspendable, _from_text(Unsuspendable)]
+WayOut = Annotated[Unsuspendable, _from_text(Unsuspendable)]
+OfTrespass = Annotated[Trespass, _from_text(Trespass)]
 NodeName = Annotated[
     str,
     matching(

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 from pydantic.fields import FieldInfo
 
-from controller.model import MAX_WEIGHT, SuspendMethod, Unsuspendable
+from controller.model import MAX_WEIGHT, SuspendMethod, Trespass, Unsuspendable
 from controller.settings import base, places
 from controller.settings.base import Section, setting, split_address, table
 from controller.settings.policies import PolicySettings
@@ -167,16 +167,18 @@ class SuspendSettings(Section):
     retry_after_seconds: Annotated[float, Field(ge=0, le=86400)] = setting(
         300.0, "After a failed suspend the job keeps its GPUs for this long before it is asked again."
     )
-    unsuspendable: base.Way = setting(
+    unsuspendable: base.WayOut = setting(
         Unsuspendable.KEEP,
         "What becomes of a job whose turn is over and that cannot be suspended (two GPU processes without a "
         "session, for example). keep: it keeps its GPUs; gandiva check and gandiva report warn of it. "
-        "requeue: it is stopped and starts again from its own checkpoint; one whose user said --no-requeue "
-        "or --gandiva-migrate=no keeps its GPUs. cancel: it is cancelled, with the reason in Slurm's "
+        "store: its sessions save it into its checkpoint store, it is stopped and starts again from there; "
+        "a job without a store keeps its GPUs. requeue: as store, and a job without one is stopped too, and "
+        "starts again from a checkpoint of its own. One whose user said --no-requeue or --gandiva-migrate=no "
+        "keeps its GPUs in both cases. cancel: it is cancelled, with the reason in Slurm's "
         "comment of the job.",
     )
-    trespass: base.Way = setting(
-        Unsuspendable.REQUEUE,
+    trespass: base.OfTrespass = setting(
+        Trespass.REQUEUE,
         "What becomes of a job that has had memory for half a minute on GPUs that are not its own now. No "
         "other job is put there meanwhile. keep: gandiva status names it. requeue: it is stopped and starts "
         "again from its own checkpoint, unless its user said --no-requeue. cancel: it is cancelled, with the "

@@ -16,7 +16,7 @@ from controller.cluster.port import JobState
 from controller.errors import ClusterRefused, NodeError
 from controller.journal import JournalReader
 from controller.loop.conditions import Conditions, report_nodes
-from controller.model import JobId, Unsuspendable
+from controller.model import JobId, Trespass
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import GpuProcess, NodePhase
 from controller.observe.jobs import TRESPASS_SECONDS
@@ -26,7 +26,7 @@ from tests.unit.loop.test_reserving import Port
 from tests.unit.loop.world import SLICE_SECONDS, World, run
 
 
-class Trespass:
+class Trespassing:
     """Between the controller and the nodes: these jobs have memory on GPUs that they have left."""
 
     def __init__(self, nodes: TroubledNodes) -> None:
@@ -48,7 +48,7 @@ class Trespass:
         return NodeSample(sample.node, sample.time, tuple(sample.gpus), jobs)
 
 
-class Elsewhere(Trespass):
+class Elsewhere(Trespassing):
     """These jobs have memory on another GPU than their own."""
 
     def _with(self, sample: NodeSample) -> NodeSample:
@@ -80,8 +80,8 @@ def test_memory_of_a_suspended_job_costs_the_one_that_runs_nothing(tmp_path: Pat
     """Nobody else gets the GPU either; turns go on when the memory is gone."""
 
     async def scenario() -> None:
-        world = World(tmp_path, gpus=1, trespass=Unsuspendable.KEEP)
-        trespass = Trespass(world.nodes)
+        world = World(tmp_path, gpus=1, trespass=Trespass.KEEP)
+        trespass = Trespassing(world.nodes)
         world.node_port = trespass
         first, second = world.submit(), world.submit()
         controller = world.start()
@@ -142,8 +142,8 @@ async def trespassing(world: World) -> tuple[JobId, Elsewhere]:
     return first, trespass
 
 
-@pytest.mark.parametrize("way", Unsuspendable)
-def test_a_trespasser_goes_its_way_out(tmp_path: Path, way: Unsuspendable) -> None:
+@pytest.mark.parametrize("way", Trespass)
+def test_a_trespasser_goes_its_way_out(tmp_path: Path, way: Trespass) -> None:
     """After half a minute: the rightful job and the queue wait for it no longer."""
 
     async def scenario() -> None:
@@ -153,22 +153,22 @@ def test_a_trespasser_goes_its_way_out(tmp_path: Path, way: Unsuspendable) -> No
         assert world.running() == {first}
         await asyncio.sleep(15)
         job = world.cluster.jobs[first]
-        if way is Unsuspendable.KEEP:
+        if way is Trespass.KEEP:
             assert world.running() == {first}
-        elif way is Unsuspendable.CANCEL:
+        elif way is Trespass.CANCEL:
             assert job.state is JobState.ENDED
         else:
             assert job.restart_count == 1
         events = [event.message for event in JournalReader(world.journal_path).events(first)]
         said = any("or a process stayed there" in text for text in events)
-        assert said == (way is not Unsuspendable.KEEP)
+        assert said == (way is not Trespass.KEEP)
         trespass.jobs.clear()
         await world.stop()
 
     run(scenario)
 
 
-REQUEUE, CANCEL, KEEP = Unsuspendable.REQUEUE, Unsuspendable.CANCEL, Unsuspendable.KEEP
+REQUEUE, CANCEL, KEEP = Trespass.REQUEUE, Trespass.CANCEL, Trespass.KEEP
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ REQUEUE, CANCEL, KEEP = Unsuspendable.REQUEUE, Unsuspendable.CANCEL, Unsuspendab
     ],
 )
 def test_what_is_said_of_a_trespasser_is_true_of_it(
-    state: JobState | None, may_requeue: bool, way: Unsuspendable, follows: str
+    state: JobState | None, may_requeue: bool, way: Trespass, follows: str
 ) -> None:
     """A job that is over cannot be cancelled, and one that is requeued by itself need not be."""
     job = MagicMock(id=JobId(7), user="ann", state=state, may_requeue=may_requeue)
@@ -210,7 +210,7 @@ class KeepsJobs(Port):
 
 def test_slurm_is_not_asked_for_ever_for_what_it_refuses(tmp_path: Path) -> None:
     async def scenario() -> None:
-        world = World(tmp_path, gpus=2, trespass=Unsuspendable.REQUEUE)
+        world = World(tmp_path, gpus=2, trespass=Trespass.REQUEUE)
         world.cluster_port = port = KeepsJobs(world.cluster)
         first, _ = await trespassing(world)
         await asyncio.sleep(TRESPASS_SECONDS + 60)
@@ -223,7 +223,7 @@ def test_slurm_is_not_asked_for_ever_for_what_it_refuses(tmp_path: Path) -> None
 
 def test_a_job_that_trespasses_at_each_start_waits_longer_each_time(tmp_path: Path) -> None:
     async def scenario() -> None:
-        world = World(tmp_path, gpus=2, trespass=Unsuspendable.REQUEUE)
+        world = World(tmp_path, gpus=2, trespass=Trespass.REQUEUE)
         first, trespass = await trespassing(world)
         await asyncio.sleep(3600)
         assert 3 <= world.cluster.jobs[first].restart_count <= 6

@@ -87,6 +87,36 @@ def test_requeued_it_waits_in_line_and_the_other_job_gets_the_gpu(tmp_path: Path
     run(scenario)
 
 
+@pytest.mark.parametrize("way", [Unsuspendable.STORE, Unsuspendable.REQUEUE])
+@pytest.mark.parametrize("stores", [True, False])
+def test_one_that_does_not_fit_into_host_memory_is_stored(
+    tmp_path: Path, way: Unsuspendable, stores: bool
+) -> None:
+    """With a store no work is lost. Without one it is lost only where the site has said so."""
+
+    async def scenario() -> None:
+        world = make_world(tmp_path, way)
+        full, waiting = world.submit(), world.submit(work_seconds=30.0)
+        world.nodes.storing |= {full} if stores else set()
+
+        async def offload(node: str, *_: Any, **__: Any) -> None:
+            raise NodeError(node, "host_memory", "0 MiB are left")
+
+        world.nodes.offload = offload  # type: ignore[method-assign,assignment]
+        world.start()
+        await asyncio.sleep(PATIENCE_SECONDS)
+        left = stores or way is Unsuspendable.REQUEUE
+        assert (world.state(waiting) is JobState.ENDED) == left
+        assert (world.cluster.jobs[full].restart_count > 0) == left
+        decisions = JournalReader(world.journal_path).decisions(full)
+        ways = {d.action for d in decisions} & {"migrate", "requeue"}
+        assert ways == ({"migrate"} if stores else {"requeue"} if left else set())
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
 def test_a_cancelled_job_leaves_the_reason_in_slurm_and_in_the_journal(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = make_world(tmp_path, Unsuspendable.CANCEL)

@@ -24,6 +24,7 @@ from controller.model import (
     StateAt,
     SuspendMethod,
     Target,
+    Trespass,
     Unsuspendable,
     Why,
     reason_of,
@@ -209,5 +210,5 @@ def actions(job: Job, target: Target | None = None, why: str = "") -> list[Actio
         [job.id],
         suspend_in_slurm=True,
         default_method=SuspendMethod.COOPERATIVE,
-        trespass=Unsuspendable.REQUEUE,
+        trespass=Trespass.REQUEUE,
     )

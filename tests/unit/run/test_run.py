@@ -110,6 +110,22 @@ def test_a_supervisor_that_ends_saves_its_trials(workstation: Workstation) -> No
     assert workstation.digests() == {**{f"seed={n}": [alone[n]] for n in (1, 2, 3)}, "plain": []}
 
 
+def test_trials_beyond_the_host_memory_of_a_study_are_stored(workstation: Workstation) -> None:
+    """Each has 500 MB and a context on its GPU, which the driver takes off it: one has room in host memory.
+    One without a store has its GPU to its end."""
+    text = policy(GANDIVA, workstation, "--store {store}", seeds=(1, 2, 3, 4))
+    plain = f'[[trials]]\nname = "plain"\nwith = {{ seed = 5 }}\ncommand = "{workstation.train(STEPS)}"\n'
+    text = text.replace("[trial]", '[trial]\nsuspend = "transparent"')
+    file = workstation.study(f'[study]\nhost_memory = "1200MiB"\n{text}{plain}')
+    status, said = workstation.run(file)
+    assert status == 0, said
+    alone = workstation.undisturbed(workstation.train(STEPS), 1, 2, 3, 4, 5)
+    assert workstation.digests() == {**{f"seed={n}": [alone[n]] for n in (1, 2, 3, 4)}, "plain": [alone[5]]}
+    restarts = {trial.spec.name: trial.restarts for trial in workstation.trials().values()}
+    assert restarts.pop("plain") == 0 and sum(restarts.values()) > 0
+    assert workstation.overlaps() == ""
+
+
 def test_the_command_ends_as_its_trials_did(workstation: Workstation) -> None:
     """Failed ones are run again where that is asked for, and those alone."""
     file = workstation.study(
