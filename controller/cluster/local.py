@@ -10,7 +10,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,6 +38,8 @@ class Launcher(Protocol):
 
     place: str
     """What these live and die with: another boot of the machine, another allocation is another place."""
+    asks: bool
+    """Whether `lost` and `signal` ask Slurm, which may not answer for long."""
 
     def clear(self, trial: Trial) -> None:
         """Nothing of an earlier start counts any more."""
@@ -235,7 +237,7 @@ class LocalCluster:
         if trial.state not in ALLOCATED:
             return
         if trial.place != self._launcher.place and self._launcher.lost(trial):
-            self._ended(trial)
+            self._ended(trial, lost=True)
         elif trial.state is JobState.CONFIGURING:
             # One that was started a moment ago cannot be found yet: /proc has its environment after the exec.
             trial = trial.model_copy(update={"process": trial.process or self._launcher.find(trial)})
@@ -252,20 +254,25 @@ class LocalCluster:
     def _look(self, trial: Trial) -> None:
         """See whether it has ended by itself. What could not be written before is tried again."""
         try:
+            if trial.id in self._endings:
+                return
             if trial.state in ON_NODES and not self._launcher.lives(trial):
-                self._ended(trial)
-            elif trial.state is JobState.CONFIGURING or (trial.then and trial.id not in self._endings):
+                if self._launcher.asks:
+                    self._ends(trial.id, self._note_end(trial.id))
+                else:
+                    self._ended(trial, lost=self._launcher.lost(trial))
+            elif trial.state is JobState.CONFIGURING or trial.then:
                 self._go_on_with(trial)
         except ClusterUnavailable as error:
             log.warning("job %s: how it has ended is not known yet: %s", trial.id, error)
         except OSError as error:
             log.error("job %s: %s: what became of it cannot be written, and is tried again", trial.id, error)
 
-    def _ended(self, trial: Trial) -> None:
-        """Its processes have ended: it is over, or waits for its next start."""
+    def _ended(self, trial: Trial, *, lost: bool) -> None:
+        """Its processes have ended: it is over, or waits for its next start. `lost`: with what was around."""
         code, cancelled = self._launcher.exit_code(trial), trial.then is Then.CANCELLED
         # One that was ended from without may say that all went well: it has saved its work, say.
-        again = not cancelled and (trial.then is Then.AGAIN or self._launcher.lost(trial))
+        again = not cancelled and (trial.then is Then.AGAIN or lost)
         self._launcher.forget(trial)
         changes: dict[str, Any] = {"then": None, "process": None}
         if again:
@@ -285,23 +292,30 @@ class LocalCluster:
         then = Then.CANCELLED if trial.then is Then.CANCELLED else then
         self._to(trial, JobState.COMPLETING, then=then, reason=reason, end_time=time.time())
         if number not in self._endings:
-            self._endings[number] = asyncio.get_running_loop().create_task(self._ending(number))
+            self._ends(number, self._ending(number))
+
+    def _ends(self, number: JobId, ending: Coroutine[Any, Any, None]) -> None:
+        task = self._endings[number] = asyncio.get_running_loop().create_task(ending)
+        task.add_done_callback(lambda _: self._endings.pop(number))
 
     async def _ending(self, number: JobId) -> None:
         trial, until = self.trials[number], time.monotonic() + GRACE_SECONDS
-        self._launcher.signal(trial, signal.SIGTERM)
-        self._launcher.signal(trial, signal.SIGCONT)
+        await asyncio.to_thread(self._launcher.signal, trial, signal.SIGTERM)
+        await asyncio.to_thread(self._launcher.signal, trial, signal.SIGCONT)
         while self._launcher.lives(trial):
             if time.monotonic() > until:
-                self._launcher.signal(trial, signal.SIGKILL)
+                await asyncio.to_thread(self._launcher.signal, trial, signal.SIGKILL)
                 until = time.monotonic() + KILL_AGAIN_SECONDS
             await asyncio.sleep(LOOK_SECONDS)
+        await self._note_end(number)
+
+    async def _note_end(self, number: JobId) -> None:
+        """Of a trial that does not live. What fails is tried again at the next look."""
         try:
-            self._ended(self.trials[number])
+            lost = await asyncio.to_thread(self._launcher.lost, self.trials[number])
+            self._ended(self.trials[number], lost=lost)
         except (OSError, ClusterUnavailable) as error:
             log.error("job %s: %s: its end is not noted yet", number, error)
-        finally:
-            del self._endings[number]
 
     async def stop_all(self) -> None:
         """End all processes of all trials, whatever can be written."""

@@ -19,9 +19,13 @@ from pathlib import Path
 JOB = "77"
 
 
-def srun(steps: Path, words: list[str]) -> int:
-    while steps.with_name("srun-waits").exists():
+def wait(steps: Path, program: str) -> None:
+    """As long as the test has a file for that."""
+    while steps.with_name(f"{program}-waits").exists():
         time.sleep(0.01)
+
+
+def srun(steps: Path, words: list[str]) -> int:
     options = dict(word.partition("=")[::2] for word in words if word.startswith("--"))
     command = words[next(i for i, word in enumerate(words) if not word.startswith("--")) :]
     note = steps / f"{JOB}.{os.getpid()}"
@@ -62,5 +66,6 @@ def scontrol(steps: Path, words: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    wait(Path(sys.argv[1]), sys.argv[2])
     programs = {"srun": srun, "scancel": scancel, "scontrol": scontrol}
     sys.exit(programs[sys.argv[2]](Path(sys.argv[1]), sys.argv[3:]))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.cluster import family, local
+from controller.cluster import allocation, family, local
 from controller.cluster.children import Children
 from controller.cluster.local import GRACE_SECONDS, LocalCluster
 from controller.cluster.port import ClusterNode, ClusterPort, JobState
@@ -26,7 +26,7 @@ from controller.errors import GandivaError
 from controller.model import GpuId, GpuSet, JobId
 from tests.contract import fake_srun
 from tests.contract.adding_up import AddedUp
-from tests.contract.cluster_port_contract import ClusterPortContract, gpus, in_state, running, until
+from tests.contract.cluster_port_contract import ClusterPortContract, gpus, in_state, running, seen, until
 
 ENDLESS = ("sleep", "600")
 
@@ -169,10 +169,8 @@ async def test_a_trial_that_was_being_started_runs_once(world: LocalWorld) -> No
     assert await world.allocated(started) == gpus("n1", 0)
     job = await world.port.job(waits)
     assert job.state is JobState.PENDING and job.held
-    assert ((await world.port.job(ended)).state_name, (await world.port.job(ended)).exit_code) == (
-        "FAILED",
-        6,
-    )
+    job = await in_state(world, ended, JobState.ENDED)
+    assert (job.state_name, job.exit_code) == ("FAILED", 6)
 
 
 async def _ended(process: family.Process) -> bool:
@@ -277,6 +275,30 @@ async def test_trials_of_an_allocation_that_is_over_go_on_in_the_next(world: Loc
     world.begin()
     job = await world.port.job(job_id)
     assert (job.state, job.restart_count, job.held) == (JobState.PENDING, 1, True)
+
+
+@pytest.mark.parametrize("world", [StepsWorld], ids=["steps"], indirect=True)
+async def test_nothing_waits_for_slurm_to_answer(world: LocalWorld) -> None:
+    """How a trial has ended, and a signal to one, can take long. Others go on meanwhile."""
+    short, long = world.run("sh", "-c", "exit 8"), await world.submit()
+    for name in ("scontrol", "scancel"):
+        (world.folder / f"{name}-waits").touch()
+    await running(world, gpus("n1", 1), long)
+    assert await world.allocated(long)
+    await world.port.end(long, "enough")
+    await world.port.bind(short, gpus("n1", 0))
+    await world.port.release(short)
+    process = world.cluster.trials[short].process
+    assert process is not None
+    await until("its end", lambda: _ended(process))
+    began = time.monotonic()
+    assert (await seen(world, short)).state is JobState.RUNNING
+    assert (await seen(world, long)).state is JobState.COMPLETING
+    assert time.monotonic() - began < allocation.SECONDS / 2
+    for name in ("scontrol", "scancel"):
+        (world.folder / f"{name}-waits").unlink()
+    assert (await in_state(world, short, JobState.ENDED)).exit_code == 8
+    assert (await in_state(world, long, JobState.ENDED)).state_name == "CANCELLED"
 
 
 @pytest.mark.parametrize("world", [StepsWorld], ids=["steps"], indirect=True)

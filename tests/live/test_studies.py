@@ -85,22 +85,3 @@ def test_trials_are_steps_of_two_part_nodes(site: Site) -> None:
     accounting = site.cluster.exec("ctl", ["sacct", "-n", "-P", "-o", "JobName,State", "-j", str(job)]).stdout
     shown = dict(line.split("|") for line in accounting.splitlines())
     assert {name: shown.get(name) for name in found} == dict.fromkeys(found, "COMPLETED"), accounting
-
-
-@pytest.mark.nightly
-def test_a_chain_of_jobs_passes_its_time_limits(site: Site) -> None:
-    """Each saves its trials before its time limit, and the next goes on at the same steps."""
-    command = f"{TRIAL} --minibatch-ms 300 --seed {{seed}} --store {{store}}"
-    write(site, STUDY.format(command=command, seeds=[1, 2, 3, 4]))
-    script = f"gandiva run {FOLDER}.toml; echo $? >> {FOLDER}/chain"
-    job = run(site, script, "--gres=gpu:2", "-N1", "-t", "1", "--array=1-6%1")
-    said: list[str] = []
-
-    def over() -> bool:
-        done = site.cluster.exec("login", f"cat {FOLDER}/chain", user="alice", check=False)
-        said[:] = done.stdout.split()
-        return "0" in said
-
-    site.wait("the end of the study", over, timeout_seconds=420)
-    assert set(said[: said.index("0")]) == {"75"}, f"job {job}: {said}"
-    assert sorted(digests(site)) == alone(site, [f"--seed {seed}" for seed in (1, 2, 3, 4)])
