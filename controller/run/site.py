@@ -31,6 +31,10 @@ class Site(Protocol):
     def addresses(self) -> Mapping[str, str]:
         """As of `NodePort.set_nodes`."""
 
+    agent_seconds: float
+    """An agent that does not start is started again for so long: on a node that has just come back, and in a
+    job that has just begun, Slurm may refuse a step."""
+
     def transport(self, log: Path | None) -> Transport:
         """Starts the agents, whose standard error is appended to `log`."""
 
@@ -54,6 +58,8 @@ def site(study: Study, folder: Path, gpus: Sequence[str], environ: Mapping[str, 
 
 
 class _Here:
+    agent_seconds = 0.0
+
     def __init__(self, study: Study, folder: Path, gpus: Sequence[str], environ: Mapping[str, str]) -> None:
         self.run_dir = run_dir(folder, environ)
         self._agent = _agent(study, self.run_dir)
@@ -71,6 +77,8 @@ class _Here:
 
 
 class _InAllocation:
+    agent_seconds = 30.0
+
     def __init__(self, study: Study, folder: Path, found: Allocation, environ: Mapping[str, str]) -> None:
         self.run_dir = run_dir(folder, environ, everywhere=True)
         self._agent = _agent(study, self.run_dir)

@@ -31,6 +31,7 @@ from controller.journal.lock import JournalLock
 from controller.loop.loop import Controller, Cycle
 from controller.model import JobId, value
 from controller.nodes.connection import Patience
+from controller.nodes.protocol import HelloResult
 from controller.nodes.remote import RemoteNodes
 from controller.policies.assemble import make_policy
 from controller.reports.text import some
@@ -47,6 +48,7 @@ log = logging.getLogger(__name__)
 ALL_COMPLETED, SOME_FAILED, OTHER_SUPERVISOR, UNFINISHED, INTERRUPTED = 0, 1, 3, 75, 130
 """Exit statuses; 2 is that of a wrong study file or command line."""
 CONNECT_SECONDS = 30.0
+AGAIN_SECONDS = 1.0
 PUT_BY_SECONDS = 600.0
 LAST_SECONDS = 5.0
 """Of an allocation: nothing is begun in them."""
@@ -127,13 +129,23 @@ class StudyRun:
 
     async def _look(self, nodes: RemoteNodes) -> Machine:
         await nodes.set_nodes(self._site.addresses)
-        try:
-            hellos = await asyncio.gather(*(nodes.hello(n, CONNECT_SECONDS) for n in self._site.addresses))
-        except NodeError as error:
-            raise GandivaError(f"the agent of node {error.node} does not start: {error.message}") from error
+        hellos = await asyncio.gather(*(self._hello(nodes, name) for name in self._site.addresses))
         found = self._site.machine({hello.node: hello.gpus for hello in hellos})
         _require_room(self._study.trials, found)
         return found
+
+    async def _hello(self, nodes: RemoteNodes, name: str) -> HelloResult:
+        """Of an agent, once it has started. Raises GandivaError."""
+        until = time.monotonic() + self._site.agent_seconds
+        while True:
+            try:
+                return await nodes.hello(name, CONNECT_SECONDS)
+            except NodeError as error:
+                message = f"the agent of node {name} does not start: {error.message}"
+                if time.monotonic() >= until:
+                    raise GandivaError(message) from error
+            log.warning("%s; tried again", message)
+            await asyncio.sleep(AGAIN_SECONDS)
 
     def _trials(self, found: Machine) -> LocalCluster:
         """All trials, those that earlier supervisors have begun among them."""

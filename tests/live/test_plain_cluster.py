@@ -172,7 +172,9 @@ def test_a_study_goes_on_after_the_loss_of_a_node(site: Site) -> None:
     site.cluster.exec("ctl", ["scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test"])
     site.wait_state(job, "PENDING", timeout_seconds=60)
     site.cluster.service("n2", "slurmd").start()
-    site.cluster.exec("ctl", ["scontrol", "update", "NodeName=n2", "State=RESUME"])
+    site.cluster.exec("ctl", ["scontrol", "update", "NodeName=n2", "State=RESUME"], check=False)
+    idle = lambda: site.cluster.exec("ctl", ["sinfo", "-h", "-n", "n2", "-o", "%t"]).stdout.strip() == "idle"  # noqa: E731
+    site.wait("node n2", idle)
     site.cluster.exec("ctl", ["scontrol", "update", f"JobId={job}", "StartTime=now"])
     assert site.wait_ended([job], timeout_seconds=240) == {job: "COMPLETED"}, site.output("alice", job)
     found = trials(site)

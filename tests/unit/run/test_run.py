@@ -126,6 +126,40 @@ def test_trials_beyond_the_host_memory_of_a_study_are_stored(workstation: Workst
     assert workstation.overlaps() == ""
 
 
+def reasons(workstation: Workstation) -> str:
+    """Of all that was decided."""
+    reader = JournalReader(workstation.folder / "lr" / "journal.sqlite")
+    return " ".join(each.reason for job in reader.jobs() for each in reader.decisions(job.record.id))
+
+
+@pytest.mark.nightly
+def test_trials_share_gpus(workstation: Workstation) -> None:
+    """Four on two GPUs: those that are packed compute what they do alone."""
+    packs = 'name = "gandiva"\nmoves = ["pack"]\ngandiva.slice_seconds = 2.0\ntrials.trial_seconds = 1.0'
+    text = policy(packs, workstation, "--utilisation 30").replace(
+        "[trial]", "[trial]\npack = true\nmodel = 'one'"
+    )
+    status, said = workstation.run(workstation.study(text.replace(f"--steps {STEPS}", "--steps 600")))
+    assert status == 0, said
+    alone = workstation.undisturbed(workstation.train(600), 1, 2, 3, 4)
+    assert workstation.digests() == {f"seed={seed}": [alone[seed]] for seed in (1, 2, 3, 4)}
+    assert "their memory fits together" in reasons(workstation)
+    assert workstation.overlaps() != ""
+
+
+def test_a_trial_grows_onto_gpus_that_no_other_needs(workstation: Workstation) -> None:
+    """From its store, and computes on two what it does on one."""
+    grows = 'name = "fifo"\nmoves = ["grow"]\ngrow.idle_seconds = 0.3'
+    text = policy(grows, workstation, "--gpus 2 --store {store}", seeds=(1,))
+    text = text.replace("[trial]", '[trial]\ngpus = "1-2"').replace(f"--steps {STEPS}", "--steps 200")
+    status, said = workstation.run(workstation.study(text))
+    assert status == 0, said
+    alone = workstation.undisturbed(workstation.train(200, "--gpus 2"), 1)
+    assert workstation.digests() == {"seed=1": [alone[1]]}
+    assert "grows from 1 to 2 GPUs" in reasons(workstation)
+    assert workstation.trials()["seed=1"].restarts > 0
+
+
 def test_the_command_ends_as_its_trials_did(workstation: Workstation) -> None:
     """Failed ones are run again where that is asked for, and those alone."""
     file = workstation.study(
@@ -245,3 +279,18 @@ def test_an_allocation_that_ends_is_left_in_time(
     found, said = workstation.run(file)
     assert found == status, said
     assert ("the allocation ends in" in said) == (not more_time)
+
+
+def test_an_agent_that_slurm_does_not_start_at_once(workstation: Workstation) -> None:
+    """As on a node that has just come back."""
+    refused = workstation.folder / "refused"
+    workstation.program("scontrol", 'echo "JobState=RUNNING EndTime=Unknown Nodes=ws CPU_IDs=0 Mem=9"')
+    workstation.program(
+        "srun",
+        f"test -e {refused} || {{ touch {refused}; exit 1; }}\n"
+        'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"',
+    )
+    workstation.environ["SLURM_JOB_ID"] = "77"
+    status, said = workstation.run(workstation.study("[[trials]]\ncommand = 'true'\n"), "--dry-run")
+    assert (status, "ws" in said) == (0, True), said
+    assert refused.exists()
