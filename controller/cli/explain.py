@@ -9,6 +9,8 @@ from controller.cli.study import words_of
 from controller.errors import GandivaError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from controller.api.client import ApiClient
     from controller.reports.slurm_job import SlurmJob
 
@@ -34,29 +36,38 @@ _OPTIONS = """
 def add_parser(subparsers: common.Subparsers) -> None:
     text = "why a job waits, runs or moved"
     parser = common.new_parser(subparsers, "explain", text, _ABOUT, _EXAMPLES, run)
-    text = "job, array, or its tasks: 12_3, 12_[0-3]"
-    parser.add_argument("jobs", nargs="+", metavar="JOBID", type=common.job_words, help=text)
+    text = "job, array, or its tasks: 12_3, 12_[0-3]; with --study a trial's number or name"
+    parser.add_argument("jobs", nargs="+", metavar="JOBID", help=text)
     common.add_options(parser, _OPTIONS, lines={"default": 8})
     common.add_client(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    chosen, api = _chosen(args), common.client(args)
+    for index, (job_id, slurm) in enumerate(chosen):
+        if index and not args.json:
+            print()
+        _print(api, job_id, slurm, args)
+    return 0
+
+
+def _chosen(args: argparse.Namespace) -> "Iterator[tuple[int, SlurmJob | None]]":
+    """The jobs, each as Slurm has it where that is known. Raises GandivaError."""
+    if args.study is not None:
+        from controller.cli.study_trials import numbers as numbers_of_trials
+
+        yield from ((number, None) for text in args.jobs for number in numbers_of_trials(args, text))
+        return
     from controller.reports.job_ids import named, numbers
     from controller.reports.slurm_job import Scontrol
 
-    api, scontrol = common.client(args), Scontrol() if args.study is None else None
-    first = True
-    for word in (word for words in args.jobs for word in words):
+    scontrol = Scontrol()
+    for word in [word for text in args.jobs for word in common.job_words(text)]:
         known = named(word, scontrol)
-        chosen = list(known) or numbers([word], scontrol)[0]
-        for job_id in chosen[:MAX_TASKS]:
-            if not first and not args.json:
-                print()
-            first = False
-            _print(api, job_id, known.get(job_id), args)
-        if len(chosen) > MAX_TASKS:
-            common.say(f"{word} is an array; these are {MAX_TASKS} of {len(chosen)} tasks")
-    return 0
+        found = list(known) or numbers([word], scontrol)[0]
+        yield from ((job_id, known.get(job_id)) for job_id in found[:MAX_TASKS])
+        if len(found) > MAX_TASKS:
+            common.say(f"{word} is an array; these are {MAX_TASKS} of {len(found)} tasks")
 
 
 def _print(api: "ApiClient", job_id: int, slurm: "SlurmJob | None", args: argparse.Namespace) -> None:

@@ -101,7 +101,7 @@ def unsuspendable(rows: Sequence[Row], words: Words = SLURM) -> Iterator[str]:
     for row, failed in kept[:MAX_WARNINGS]:
         explain = f"gandiva explain{words.options} {row.job_id}"
         yield clean(
-            f"warning: job {row.job_id} ({row.job.user}) on {gpu_list(row.job.last_gpus)} "
+            f"warning: {words.noun} {row.job_id} ({row.job.user}) on {gpu_list(row.job.last_gpus)} "
             f"{cannot_be_suspended(failed)}; {explain} says what its user can do"
         )
     if len(kept) > MAX_WARNINGS:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from controller.api import server as server_module
 from controller.api.answers import Answers
 from controller.api.server import ApiServer
 from controller.cli.main import main
+from controller.cluster.trial import Trial, TrialSpec, write_trial
 from controller.journal import Journal, JournalReader
 from controller.journal.records import JobRecord
 from controller.model import JobId
@@ -74,7 +77,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     ("command", "shown"),
     [
         (["report"], "105 "),
-        (["explain", "102", "105"], "Job 102 (train-102, bob) is suspended"),
+        (["explain", "102", "105"], "Trial 102 (train-102, bob) is suspended"),
         (["explain", "100"], "is over: COMPLETED"),
         (["explain", "105"], "in the study file"),
         (["status"], "works."),
@@ -148,12 +151,65 @@ def test_the_page_of_a_study_does_not_overwrite_its_journal(
     assert study.journal.read_bytes() == before
 
 
+def name_trials(study: StudyFolder, names: Mapping[int, str]) -> None:
+    for number, name in names.items():
+        spec = TrialSpec(name=name, command=("true",), directory="/", request="")
+        write_trial(study.trials / f"{number}.json", Trial(number=number, spec=spec, submit_time=1.0))
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers"),
+    [
+        ("101,103", "101 103"),
+        ("lr=0.1,seed=2", "102"),
+        ("104,lr=0.1,seed=2,best,101", "101 102 103 104"),
+        ("104", "104"),
+        ("8", "105"),
+    ],
+)
+def test_trials_have_numbers_and_names(
+    capsys: pytest.CaptureFixture[str], running: StudyFolder, words: str, numbers: str
+) -> None:
+    """Names have commas too; a number is first of all a number."""
+    name_trials(running, {101: "a", 102: "lr=0.1,seed=2", 103: "best", 104: "101", 105: "8"})
+    code, out, err = run(capsys, "report", "-nPo", "JobID", "-j", words, "--study", "lr")
+    assert (code, out.split(), err) == (0, numbers.split(), "")
+    code, out, err = run(capsys, "explain", words, "--study", "lr")
+    assert (code, err) == (0, "")
+    assert sorted(re.findall(r"^Trial (\d+) ", out, re.MULTILINE)) == numbers.split()
+
+
 @pytest.mark.usefixtures("running")
+@pytest.mark.parametrize("word", ["101_3", "lr=0.1,seed=3"])
 @pytest.mark.parametrize("command", [["report", "-j"], ["explain"]])
-def test_trials_have_plain_numbers(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
-    code, out, err = run(capsys, *command, "101_3", "--study", "lr")
-    assert (code, out) == (1, "")
-    assert err == "gandiva: there is no trial 101_3: the trials of a study have plain numbers\n"
+def test_a_name_that_no_trial_has(
+    capsys: pytest.CaptureFixture[str], running: StudyFolder, command: list[str], word: str
+) -> None:
+    name_trials(running, {102: "lr=0.1,seed=2"})
+    said = run(capsys, *command, f"101,{word}", "--study", "lr")
+    assert (said[0], said[2]) == (1, f"gandiva: study lr has no trial {word}\n")
+
+
+def test_names_are_not_cut(
+    capsys: pytest.CaptureFixture[str], study: StudyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the user has chosen columns."""
+    with Journal(study.journal) as journal:
+        for number, name in enumerate(("lr=0.1,seed=12", "x" * 40), 1):
+            values: dict[str, Any] = {"user": "alice", "gpus": 1, "submit_time": 100.0, "name": name}
+            journal.upsert_job(JobRecord(id=JobId(number), state="PENDING", request={}, **values))
+    lines = run(capsys, "report", "-j", "1,101", "--study", "lr")[1].splitlines()
+    assert lines[1].split()[1] == "-" * 14 and "lr=0.1,seed=12 " in lines[2]
+    assert "x" * 29 + "+ " in run(capsys, "report", "-l", "--study", "lr")[1]
+    for option in ("JobName", "JobName%-12"):
+        assert "x" * 12 not in run(capsys, "report", "-o", option, "--study", "lr")[1]
+    monkeypatch.setenv("GANDIVA_REPORT_FORMAT", "JobName")
+    assert "x" * 12 not in run(capsys, "report", "--study", "lr")[1]
+    monkeypatch.delenv("GANDIVA_REPORT_FORMAT")
+    assert (
+        "x" * 12
+        not in run(capsys, "report", "-aS", "1980-01-01", "--no-sacct", "--journal", str(study.journal))[1]
+    )
 
 
 @pytest.mark.usefixtures("running")
