@@ -2,16 +2,19 @@
 """`gandiva explain`: why a job is where it is."""
 
 import argparse
+import time as clock
 from typing import TYPE_CHECKING
 
 from controller.cli import common
 from controller.cli.study import words_of
+from controller.cli.study_journal import journal_of_study
 from controller.errors import GandivaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from controller.api.client import ApiClient
+    from controller.reports.report import JournalSource
     from controller.reports.slurm_job import SlurmJob
 
 MAX_TASKS = 20
@@ -43,11 +46,11 @@ def add_parser(subparsers: common.Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    chosen, api = _chosen(args), common.client(args)
+    chosen, source = _chosen(args), journal_of_study(args, clock.time()) or common.client(args)
     for index, (job_id, slurm) in enumerate(chosen):
         if index and not args.json:
             print()
-        _print(api, job_id, slurm, args)
+        _print(source, job_id, slurm, args)
     return 0
 
 
@@ -70,7 +73,9 @@ def _chosen(args: argparse.Namespace) -> "Iterator[tuple[int, SlurmJob | None]]"
             common.say(f"{word} is an array; these are {MAX_TASKS} of {len(found)} tasks")
 
 
-def _print(api: "ApiClient", job_id: int, slurm: "SlurmJob | None", args: argparse.Namespace) -> None:
+def _print(
+    source: "ApiClient | JournalSource", job_id: int, slurm: "SlurmJob | None", args: argparse.Namespace
+) -> None:
     from controller.api.client import ApiRefused
     from controller.cli.report import accounting_of
     from controller.reports.explain import explain, ordinary
@@ -78,10 +83,12 @@ def _print(api: "ApiClient", job_id: int, slurm: "SlurmJob | None", args: argpar
 
     columns = common.terminal_columns()
     try:
-        answer = api.explain(job_id)
+        answer = source.explain(job_id)
     except ApiRefused as error:
-        if error.status != 404:
+        if error.status != 404 or (args.json and slurm is not None):
             raise
+        answer = None
+    if answer is None:
         if args.study is not None:
             raise GandivaError(f"study {args.study} has no trial {job_id}") from None
         if slurm is None:
@@ -89,8 +96,6 @@ def _print(api: "ApiClient", job_id: int, slurm: "SlurmJob | None", args: argpar
                 f"there is no job {job_id}: neither the controller nor Slurm knows it (sacct -j {job_id} "
                 "knows old ones)"
             ) from None
-        if args.json:
-            raise
         print("\n".join(ordinary(slurm, columns)))
         return
     accounting = None

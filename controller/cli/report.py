@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from controller.cli import common
 from controller.cli.outputs import check_outputs, writing
-from controller.cli.study import journal_of_study, words_of
+from controller.cli.study import words_of
+from controller.cli.study_journal import journal_of_study
 from controller.errors import GandivaError
 
 if TYPE_CHECKING:
@@ -99,12 +100,14 @@ def run(args: argparse.Namespace) -> int:
     if args.helpformat:
         sys.stdout.write(help_format())
         return 0
-    journal = args.journal if args.study is None else journal_of_study(args)
-    if args.html is not None:
-        check_outputs({"--html": args.html}, _inputs(args, journal))
     now = clock.time()
+    journal = journal_of_study(args, now)
+    if args.journal is not None and args.study is None:
+        journal = JournalSource(args.journal, now)
+    if args.html is not None:
+        check_outputs({"--html": args.html}, _inputs(args, journal.path if journal else None))
     layout, which = _layout(args), _filter(args, now)
-    source = JournalSource(journal, now) if journal else common.client(args)
+    source = journal or common.client(args)
     jobs = source.jobs(which)
     rows = join(jobs, {} if args.no_sacct or args.study else accounting_of(jobs.jobs))
     if args.html is not None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tempfile
@@ -21,6 +20,7 @@ from controller.cluster.trial import Trial, TrialSpec, write_trial
 from controller.journal import Journal, JournalReader
 from controller.journal.records import JobRecord
 from controller.model import JobId
+from controller.reports.units import moment
 from controller.run.folder import StudyFolder, Supervisor
 from tests.unit.api import scene
 
@@ -212,13 +212,8 @@ def test_names_are_not_cut(
     )
 
 
-@pytest.mark.usefixtures("running")
-def test_a_trial_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "explain", "7", "--study", "lr/") == (1, "", "gandiva: study lr has no trial 7\n")
-
-
 @pytest.mark.parametrize("dead", [True, False], ids=["dead", "none"])
-@pytest.mark.parametrize("command", COMMANDS[1:4], ids=" ".join)
+@pytest.mark.parametrize("command", COMMANDS[2:4], ids=" ".join)
 def test_no_supervisor(
     capsys: pytest.CaptureFixture[str], study: StudyFolder, command: list[str], dead: bool
 ) -> None:
@@ -232,20 +227,60 @@ def test_no_supervisor(
     )
 
 
-@pytest.mark.parametrize("command", COMMANDS[1:4], ids=" ".join)
-def test_a_supervisor_on_another_host(
+@pytest.mark.parametrize("command", COMMANDS[2:4], ids=" ".join)
+def test_what_only_a_supervisor_on_another_host_knows(
     capsys: pytest.CaptureFixture[str], study: StudyFolder, command: list[str]
 ) -> None:
     study.write_note(note(host="n7", pid=123))
     code, out, err = run(capsys, *command, "--study", "lr")
     assert (code, out) == (1, "")
-    assert err == "gandiva: study lr runs on host n7 (process 123): run this command there\n"
+    there = f"ssh -t n7 gandiva {command[0]} --study {study.path}"
+    assert err == f"gandiva: study lr runs on host n7 (process 123): {there}\n"
 
 
-def test_the_report_reads_the_journal_then(capsys: pytest.CaptureFixture[str], study: StudyFolder) -> None:
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (["report", "-nPo", "JobID,Elapsed"], "101|00:16:40\n"),
+        (["explain", "101"], "(train-101, alice) is RUNNING"),
+        (["trials", "list", "-a"], "Name"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_from_another_host(
+    capsys: pytest.CaptureFixture[str], study: StudyFolder, command: list[str], shown: str
+) -> None:
+    """What was known when the copy in the folder was written, and nothing is written there."""
+    with Journal(study.journal) as journal:
+        journal.heartbeat(scene.NOW + 100)
     study.write_note(note(host="n7"))
-    code, out, _ = run(capsys, "report", "--json", "--study", "lr")
-    assert code == 0 and len(json.loads(out)["jobs"]) == 6
+    before = {file.name: file.stat().st_mtime_ns for file in study.path.iterdir()}
+    code, out, err = run(capsys, *command, "--study", "lr")
+    assert code == 0 and shown in out
+    assert err == f"gandiva: as of {moment(scene.NOW + 100)}; 'gandiva run' on host n7 knows more\n"
+    assert {file.name: file.stat().st_mtime_ns for file in study.path.iterdir()} == before
+
+
+@pytest.mark.parametrize("rebooted", [True, False])
+def test_after_a_supervisor_here_was_killed(
+    capsys: pytest.CaptureFixture[str], study: StudyFolder, tmp_path: Path, rebooted: bool
+) -> None:
+    """What it knew last, unless the machine has lost its memory since."""
+    study.write_note(note(pid=(1 << 31) - 1, socket=f"{tmp_path}/api"))
+    if not rebooted:
+        scene.write_journal(tmp_path / "journal.sqlite")
+        with Journal(tmp_path / "journal.sqlite") as journal:
+            journal.record_event(scene.NOW, JobId(101), None, "news", "of the last minute")
+    code, out, err = run(capsys, "explain", "101", "--study", "lr")
+    assert (code, err) == (0, "") and ("of the last minute" in out) is not rebooted
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_trial_that_nothing_is_known_of(
+    capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest, runs: bool
+) -> None:
+    request.getfixturevalue("running" if runs else "study")
+    assert run(capsys, "explain", "7", "--study", "lr/") == (1, "", "gandiva: study lr has no trial 7\n")
 
 
 def test_a_supervisor_that_does_not_answer(capsys: pytest.CaptureFixture[str], study: StudyFolder) -> None:

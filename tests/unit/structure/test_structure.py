@@ -17,8 +17,8 @@ from tests.unit.structure.sources import ROOT, Module, cycles, modules
 
 MOST_LINES = 400
 MEDIAN_LINES = 107
-ALL_LINES = 46_000
-"""Of them 3,500 are for `gandiva run`."""
+ALL_LINES = 46_500
+"""Of them 3,900 are for `gandiva run`: 200 for where its journal is, and for asking from another host."""
 
 ROOMS = (
     ("gandiva",),
