@@ -24,7 +24,7 @@ from controller.journal.reader import open_read_only
 
 log = logging.getLogger(__name__)
 
-COPY_SECONDS = 60.0
+FIRST_COPY_SECONDS, COPY_SECONDS = 5.0, 60.0
 RETENTION_DAYS = 3650.0
 _BUSY_SECONDS = 5.0
 
@@ -37,11 +37,13 @@ def study_journal(here: Path, copy: Path, lock: JournalLock) -> Iterator[Journal
     over = threading.Event()
 
     def keep_copying() -> None:
-        while not over.wait(COPY_SECONDS):
+        seconds = FIRST_COPY_SECONDS  # its trials are in the journal by then
+        while not over.wait(seconds):
+            seconds = COPY_SECONDS
             try:
                 write_copy(here, copy)
             except JournalError as error:
-                log.error("%s", error)
+                log.error("journal %s: %s", here, error)
 
     with Journal(here, retention_days=RETENTION_DAYS, detail_days=RETENTION_DAYS, lock=lock) as journal:
         write_copy(here, copy)
