@@ -75,9 +75,9 @@ class StudyRun:
     def __init__(self, study: Study, folder: Path, wishes: Wishes, environ: Mapping[str, str]) -> None:
         self._study, self._folder, self._wishes = study, StudyFolder(folder), wishes
         self._site = site(folder, wishes.gpus, environ, launch=study.launch)
-        self._journal = self._site.run_dir / JOURNAL
         self._environ, self._ends_at = environ, ends_at(environ)
         self._stop = asyncio.Event()
+        self._journal = self._site.run_dir / JOURNAL
         self._signal = 0
         """What ends it before its trials are over."""
         self._open = wishes.open
