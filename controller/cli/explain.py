@@ -90,12 +90,10 @@ def _print(
         answer = None
     if answer is None:
         if args.study is not None:
-            raise GandivaError(f"study {args.study} has no trial {job_id}") from None
+            raise GandivaError(f"study {args.study} has no trial {job_id}")
         if slurm is None:
-            raise GandivaError(
-                f"there is no job {job_id}: neither the controller nor Slurm knows it (sacct -j {job_id} "
-                "knows old ones)"
-            ) from None
+            why = f"neither the controller nor Slurm knows it (sacct -j {job_id} knows old ones)"
+            raise GandivaError(f"there is no job {job_id}: {why}")
         print("\n".join(ordinary(slurm, columns)))
         return
     accounting = None
