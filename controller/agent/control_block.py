@@ -167,7 +167,7 @@ class ControlBlock:
         return (
             f"no control block {self.path}: the job was not prepared here, or the node has lost it since;"
             f" after a restart of the node the controller requeues it,"
-            f" else scontrol requeue {self.job_id} does"
+            " else requeue it, or end it and start it again"
         )
 
     def exists(self) -> bool:

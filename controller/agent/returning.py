@@ -135,7 +135,7 @@ def wait_thawed(node: Node, block: ControlBlock, state: JobState, off: Off, dead
         pid, how = every[0]
         raise AgentError(
             ErrorKind.HALTED,
-            f"process {pid} is {how}, and so are all of job {state.job_id}: resume it in Slurm first",
+            f"process {pid} is {how}, and so are all of job {state.job_id}: who stopped it must resume it",
         )
 
 

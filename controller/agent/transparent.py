@@ -41,7 +41,7 @@ def wait_until_runnable(
     pid, state = halted[0]
     raise AgentError(
         ErrorKind.DEADLINE,
-        f"process {pid} is {state}: the driver cannot {what} it; resume job {job_id} in Slurm first",
+        f"process {pid} is {state}: the driver cannot {what} it; whoever stopped job {job_id} must resume it",
     )
 
 

@@ -196,9 +196,7 @@ class Answers:
         rows = self._journal.jobs(JobFilter(job_ids=(job_id,)), now=now)
         live = published.jobs.get(job_id) if published else None
         if not rows and live is None:
-            return _error(
-                404, f"the controller knows no job {job_id}: is it a Gandiva job (sbatch --gandiva)?"
-            )
+            return _error(404, f"the controller knows no job {job_id}: is it a Gandiva job?")
         return _json(
             messages.ExplainMessage.of(
                 time=now,

@@ -68,10 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             # Names may have characters that the terminal's encoding lacks.
             stream.reconfigure(errors="replace")
     try:
-        args = build_parser(arguments).parse_args(arguments)
+        parser = build_parser(arguments)
+        args = parser.parse_args(arguments)
         code = int(args.run(args))
         sys.stdout.flush()
         return code
+    except argparse.ArgumentTypeError as error:  # of words whose form follows from another option
+        parser.error(str(error))
     except GandivaError as error:
         say(str(error))
         return 1

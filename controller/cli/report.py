@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from controller.cli import common
 from controller.cli.outputs import check_outputs, writing
-from controller.cli.study import journal_of_study, words_of
+from controller.cli.study import words_of
+from controller.cli.study_journal import journal_of_study
 from controller.errors import GandivaError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from controller.reports.sacct import Accounting
     from controller.reports.table import Layout
 
+_FORMAT = "GANDIVA_REPORT_FORMAT"
 _ABOUT = """\
 Jobs under Gandiva and the GPU time they got, with the options of sacct.
 Without options: your own jobs since midnight, and for root those of all users.
@@ -45,7 +47,8 @@ _EXAMPLES = """\
   gandiva report --json | jq '.jobs[] | {job_id, share_fraction}'"""
 
 _WHICH = """
--j --jobs LIST        these jobs (job ids with commas: 12, all of an array too, 12_3, 12_[0-3,7])
+-j --jobs LIST        these jobs (job ids with commas: 12, all of an array too, 12_3, 12_[0-3,7]);
+                      with --study trials, by number or name
 -u --user LIST        jobs of these users
 -a --allusers         jobs of all users
 -A --accounts LIST    jobs of these accounts
@@ -81,7 +84,6 @@ def add_parser(subparsers: common.Subparsers) -> None:
         subparsers, "report", "jobs and their GPU time, like sacct", _ABOUT, _EXAMPLES, run
     )
     more: dict[str, dict[str, Any]] = {
-        "jobs": {"type": common.job_words},
         **{key: {"type": common.words} for key in ("user", "accounts", "partition", "state")},
         "limit": {"default": 10_000},
         "units": {"choices": tuple("KMGTP"), "default": ""},
@@ -93,21 +95,25 @@ def add_parser(subparsers: common.Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from controller.reports.report import JournalSource, as_json, join, unsuspendable
-    from controller.reports.table import help_format, render
+    from controller.reports.table import help_format, render, with_names
 
     if args.helpformat:
         sys.stdout.write(help_format())
         return 0
-    journal = args.journal if args.study is None else journal_of_study(args)
-    if args.html is not None:
-        check_outputs({"--html": args.html}, _inputs(args, journal))
     now = clock.time()
+    journal = journal_of_study(args, now)
+    if args.journal is not None and args.study is None:
+        journal = JournalSource(args.journal, now)
+    if args.html is not None:
+        check_outputs({"--html": args.html}, _inputs(args, journal.path if journal else None))
     layout, which = _layout(args), _filter(args, now)
-    source = JournalSource(journal, now) if journal else common.client(args)
+    source = journal or common.client(args)
     jobs = source.jobs(which)
     rows = join(jobs, {} if args.no_sacct or args.study else accounting_of(jobs.jobs))
     if args.html is not None:
         return _write_page(args.html, source, which, rows, jobs)
+    if args.study is not None and args.format is None and not os.environ.get(_FORMAT):
+        layout = with_names(layout, rows)
     lines = as_json(rows, truncated=jobs.truncated) if args.json else render(rows, layout)
     for line in lines:
         print(line)
@@ -177,10 +183,10 @@ def accounting_of(jobs: Sequence[JobMessage]) -> Mapping[int, Accounting]:
 
 def _filter(args: argparse.Namespace, now: float) -> JobFilter:
     from controller.journal import JobFilter
-    from controller.reports.job_ids import numbers, parse_state
-    from controller.reports.slurm_job import Scontrol
+    from controller.reports.job_ids import parse_state
     from controller.reports.when import parse_time
 
+    ids = _numbers(args) if args.jobs is not None else ()
     users = args.user or ()
     chosen = args.jobs or args.study
     if not users and not args.allusers and not chosen and os.geteuid() != 0:
@@ -190,10 +196,6 @@ def _filter(args: argparse.Namespace, now: float) -> JobFilter:
     start, end = (None if text is None else parse_time(text, now) for text in (begin, args.endtime))
     if start is not None and end is not None and end < start:
         raise GandivaError("--endtime is before --starttime (which is midnight unless given)")
-    scontrol = Scontrol() if args.study is None else None
-    ids, problems = numbers(args.jobs, scontrol, accounting=not args.no_sacct) if args.jobs else ((), ())
-    for problem in problems:
-        common.say(problem)
     return JobFilter(
         job_ids=ids,
         users=() if args.allusers else users,
@@ -206,10 +208,25 @@ def _filter(args: argparse.Namespace, now: float) -> JobFilter:
     )
 
 
+def _numbers(args: argparse.Namespace) -> tuple[int, ...]:
+    """Of the jobs that -j names. Raises GandivaError."""
+    if args.study is not None:
+        from controller.cli.study_trials import numbers as numbers_of_trials
+
+        return tuple(numbers_of_trials(args, args.jobs))
+    from controller.reports.job_ids import numbers
+    from controller.reports.slurm_job import Scontrol
+
+    ids, problems = numbers(common.job_words(args.jobs), Scontrol(), accounting=not args.no_sacct)
+    for problem in problems:
+        common.say(problem)
+    return ids
+
+
 def _layout(args: argparse.Namespace) -> Layout[Row]:
     from controller.reports.table import BRIEF_FORMAT, DEFAULT_FORMAT, LONG_FORMAT, Layout, parse_format
 
-    usual = os.environ.get("GANDIVA_REPORT_FORMAT") or DEFAULT_FORMAT
+    usual = os.environ.get(_FORMAT) or DEFAULT_FORMAT
     preset = LONG_FORMAT if args.long else BRIEF_FORMAT if args.brief else usual
     parsable = args.parsable or args.parsable2
     return Layout(

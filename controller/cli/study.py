@@ -5,14 +5,12 @@ their numbers are no job ids."""
 from __future__ import annotations
 
 import argparse
-import os
+import shlex
 from typing import TYPE_CHECKING
 
 from controller.errors import GandivaError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from controller.api.client import ApiClient
     from controller.reports.advice import Words
     from controller.run.folder import StudyFolder, Supervisor
@@ -26,14 +24,9 @@ def client_of_study(args: argparse.Namespace) -> ApiClient:
 
     supervisor = study_folder(args).supervisor()
     if supervisor is None or not living(supervisor):
-        raise GandivaError(f"study {args.study} {_why_not(args.study, supervisor)}")
+        raise GandivaError(f"study {args.study} {_why_not(args, supervisor)}")
     check = f"is process {supervisor.pid}, its supervisor, about to begin or to end?"
     return ApiClient(PREFIX + supervisor.socket, deadline_seconds=args.deadline, check=check)
-
-
-def journal_of_study(args: argparse.Namespace) -> Path | None:
-    """The journal of the study where no supervisor lives on this host; else None. Raises GandivaError."""
-    return study_folder(args).journal if takes_effect(args) else None
 
 
 def study_folder(args: argparse.Namespace) -> StudyFolder:
@@ -67,16 +60,18 @@ def takes_effect(args: argparse.Namespace) -> str:
     supervisor = study_folder(args).supervisor()
     if supervisor is not None and living(supervisor):
         return ""
-    if supervisor is not None and supervisor.host != os.uname().nodename:
+    if supervisor is not None and not supervisor.is_here:
         return f"'gandiva run' on host {supervisor.host} carries it out if it runs there, else the next one"
     return f"study {args.study} is not running: it takes effect with the next 'gandiva run'"
 
 
-def _why_not(study: Path, supervisor: Supervisor | None) -> str:
+def _why_not(args: argparse.Namespace, supervisor: Supervisor | None) -> str:
     """Why no supervisor lives on this host, after the name of the study."""
-    if supervisor is not None and supervisor.host != os.uname().nodename:
-        return f"runs on host {supervisor.host} (process {supervisor.pid}): run this command there"
+    if supervisor is not None and not supervisor.is_here:
+        folder = shlex.quote(str(args.study.absolute()))
+        there = f"ssh -t {supervisor.host} gandiva {args.command} --study {folder}"
+        return f"runs on host {supervisor.host} (process {supervisor.pid}): {there}"
     return (
-        f"is not running: 'gandiva report --study {study}' shows what is known, 'gandiva run' with its file "
-        "goes on with it"
+        f"is not running: 'gandiva report --study {args.study}' shows what is known, 'gandiva run' with its "
+        "file goes on with it"
     )

@@ -59,16 +59,39 @@ def as_asked(args: argparse.Namespace, rows: list[dict[str, Any]]) -> list[dict[
 
 def _found(args: argparse.Namespace, known: Mapping[int, Trial], words: list[str]) -> list[Trial]:
     """By number or name. Raises GandivaError, also where one is over."""
-    names = {trial.spec.name: trial for trial in known.values()}
+    names = {trial.spec.name: trial.number for trial in known.values()}
     found = []
     for word in words:
-        trial = (known.get(int(word)) if word.isdecimal() else None) or names.get(word)
+        trial = known.get(_number(word, known, names))
         if trial is None:
             raise GandivaError(f"study {args.study} has no trial {word}")
         if trial.state is JobState.ENDED:
             raise GandivaError(f"trial {_named(trial)} of study {args.study} is over: {trial.state_name}")
         found.append(trial)
     return found
+
+
+def numbers(args: argparse.Namespace, text: str) -> list[int]:
+    """Trials by number or name, with commas, which names have too. Raises GandivaError."""
+    known = trials(study_folder(args))
+    names = {trial.spec.name: trial.number for trial in known.values()}
+    parts, found = text.split(","), list[int]()
+    while parts:
+        ends = range(len(parts), 0, -1)
+        numbers = ((_number(",".join(parts[:end]), known, names), end) for end in ends)
+        number, end = next((each for each in numbers if each[0]), (0, 0))
+        if not number:
+            raise GandivaError(f"study {args.study} has no trial {','.join(parts)}")
+        found.append(number)
+        del parts[:end]
+    return found
+
+
+def _number(word: str, known: Mapping[int, Trial], names: Mapping[str, int]) -> int:
+    """0: no trial has this name. A number stands for itself, unless only a name is like it."""
+    if word.isdecimal() and (int(word) in known or word not in names):
+        return int(word)
+    return names.get(word, 0)
 
 
 def _goes_on(trial: Trial) -> bool:

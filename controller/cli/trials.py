@@ -7,7 +7,8 @@ import argparse
 import time as clock
 
 from controller.cli import common
-from controller.cli.study import journal_of_study, takes_effect
+from controller.cli.study import takes_effect
+from controller.cli.study_journal import journal_of_study
 from controller.errors import GandivaError
 
 _ABOUT = """\
@@ -91,14 +92,13 @@ def _priority(text: str) -> float:
 def run_list(args: argparse.Namespace) -> int:
     from controller.cli.report import accounting_of
     from controller.journal import JobFilter
-    from controller.reports.report import JournalSource, join
+    from controller.reports.report import join
     from controller.reports.row import UNSEEN
     from controller.reports.trials import COLUMNS, STUDY_COLUMNS, trial_rows
 
     everybody = args.allusers or (args.study is not None and args.user is None)
     users = () if everybody else (args.user or common.own_name(),)
-    journal = journal_of_study(args) if args.study is not None else None
-    source = JournalSource(journal, clock.time()) if journal else common.client(args)
+    source = journal_of_study(args, clock.time()) or common.client(args)
     jobs = source.jobs(JobFilter(users=users, limit=args.limit))
     unseen = [job for job in jobs.jobs if job.state == UNSEEN]
     vanished = accounting_of(unseen) if args.study is None else {}

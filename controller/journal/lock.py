@@ -39,8 +39,8 @@ class JournalLock:
             except OSError as error:
                 file.close()
                 raise JournalError(
-                    f"cannot lock {self.path}: {error.strerror}: the journal must be on a local disk "
-                    "(journal.path in the settings)"
+                    f"cannot lock {self.path}: {error.strerror}: it must be on a file system that can lock "
+                    "files, such as a local disk"
                 ) from error
             if _is_at(file, self.path):
                 self._file = file

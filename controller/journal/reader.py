@@ -67,8 +67,9 @@ class JournalReader:
     Raises JournalError where there is no journal, or it does not answer within `deadline_seconds`.
     """
 
-    def __init__(self, path: Path, *, deadline_seconds: float = 5.0) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, deadline_seconds: float = 5.0, still: bool = False) -> None:
+        """`still`: as of `open_read_only`."""
+        self.path, self.still = path, still
         self.deadline_seconds = deadline_seconds
 
     def jobs(self, which: JobFilter | None = None, *, now: float | None = None) -> list[JobRow]:
@@ -148,7 +149,9 @@ class JournalReader:
     def _connection(self) -> Iterator[sqlite3.Connection]:
         require_journal(self.path)
         try:
-            with closing(open_read_only(self.path, busy_seconds=_BUSY_SECONDS)) as connection:
+            with closing(
+                open_read_only(self.path, busy_seconds=_BUSY_SECONDS, still=self.still)
+            ) as connection:
                 deadline = clock.monotonic() + self.deadline_seconds
                 connection.set_progress_handler(lambda: clock.monotonic() > deadline, 10_000)
                 if 0 < (found := version_of(connection)) < len(MIGRATIONS):
@@ -186,10 +189,12 @@ def require_journal(path: Path) -> int:
     return status.st_size
 
 
-def open_read_only(path: Path, *, busy_seconds: float) -> sqlite3.Connection:
-    """A connection that never writes. Raises sqlite3.Error."""
+def open_read_only(path: Path, *, busy_seconds: float, still: bool = False) -> sqlite3.Connection:
+    """A connection that never writes. `still`: nobody writes the file, only to put another in its place; no
+    lock is needed, nor a file beside it. Raises sqlite3.Error."""
+    options = "mode=ro&immutable=1" if still else "mode=ro"
     connection = sqlite3.connect(
-        f"file:{quote(str(path.resolve()))}?mode=ro", uri=True, timeout=busy_seconds, isolation_level=None
+        f"file:{quote(str(path.resolve()))}?{options}", uri=True, timeout=busy_seconds, isolation_level=None
     )
     connection.text_factory = forgiving
     return connection

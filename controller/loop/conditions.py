@@ -71,7 +71,7 @@ def report_nodes(
     for name, error in failed.items():
         if name in nodes:
             conditions.begin(f"node {name}", str(error))
-    conditions.end_all("node", lambda name: name not in nodes, "is not in Slurm any more")
+    conditions.end_all("node", lambda name: name not in nodes, "is not there any more")
     found = _report_broken(conditions, observer)
     for name, by_index in observer.trespassers.items():
         for index, job_id in by_index.items():
@@ -130,8 +130,8 @@ def report_kept(conditions: Conditions, jobs: Mapping[JobId, Job], looked_at: Se
             number = len(job.placement.gpus)
             words = (
                 f"job {job_id} of user {job.user} keeps {number} GPU{'s'[: number - 1]} and cannot be"
-                f" suspended since {since}; gandiva explain {job_id} says why, suspend.unsuspendable what"
-                " becomes of it"
+                f" suspended since {since}; gandiva explain says why, suspend.unsuspendable what becomes"
+                " of it"
             )
             conditions.begin(f"kept {job_id}", words, job_id)
     why = "does not keep its GPUs any more"

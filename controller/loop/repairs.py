@@ -60,7 +60,7 @@ class Repairs:
         lives = observer.nodes.lives
         surviving = {job_id: name for job_id, name in sorted(showing, reverse=True) if lives(name, job_id)}
         for job_id, node in surviving.items():
-            message = f"pending in Slurm, but its processes live on {node}; placed once Slurm has ended them"
+            message = f"it waits, but its processes live on {node}: it is placed once they have ended"
             log.warning("job %s: %s", job_id, message)
             self._context.hold(job_id, PLACE_RETRY_SECONDS, "place-failed", message)
         return [action for action in actions if action.job_id not in surviving]

@@ -90,7 +90,7 @@ class VanishedJobs:
             absence.asked = None
         booted_since = job.start_time is not None and living.booted_at > job.start_time
         if living.processes == 0 and booted_since:
-            message = f"Slurm takes it for {job.state_name}, but nothing of it is left on {node}"
+            message = f"it counts as {job.state_name}, but nothing of it is left on {node}"
             log.warning("job %s (user %s): %s; it is requeued", job.id, job.user, message)
             absence.vanished, absence.alive, absence.ask_at = True, False, math.inf
         else:

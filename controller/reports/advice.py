@@ -20,6 +20,8 @@ NextStep: TypeAlias = Callable[[JobMessage | None, LiveJobMessage | None, SlurmJ
 class Words:
     """What people read that depends on what runs the jobs."""
 
+    noun: str = "job"
+
     phases: Mapping[str, str]
     """Behind a job's name."""
     not_started: str

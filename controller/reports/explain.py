@@ -101,7 +101,8 @@ def _headline(
         what = words.phases.get(known.phase) or _PHASES.get(known.phase, known.phase)
     else:
         what = f"is over: {known.state}" if known.end_time is not None else f"is {known.state}"
-    return f"Job {_number(known.job_id, slurm)} ({clean(known.name)}, {clean(known.user)}) {what}"
+    named = f"{words.noun.capitalize()} {_number(known.job_id, slurm)}"
+    return f"{named} ({clean(known.name)}, {clean(known.user)}) {what}"
 
 
 def _facts(
@@ -124,7 +125,7 @@ def _facts(
         asked += f", priority class {live.priority_class}"
     yield "asked for", asked
     if live is not None:
-        yield from _present(live)
+        yield from _present(live, words.noun)
     if row is not None:
         yield from _past(row)
     step_seconds = (live.step_seconds if live else None) or (job.step_seconds if job else None)
@@ -138,7 +139,7 @@ def _facts(
         yield "next", clean(step)
 
 
-def _present(live: LiveJobMessage) -> Iterator[tuple[str, str]]:
+def _present(live: LiveJobMessage, noun: str) -> Iterator[tuple[str, str]]:
     if live.binding:
         bound = gpu_list(live.binding)
         yield "bound to", f"any {live.gpus} of {bound}" if len(live.binding) > live.gpus else bound
@@ -148,7 +149,7 @@ def _present(live: LiveJobMessage) -> Iterator[tuple[str, str]]:
         yield "is on", gpu_list(live.running_on) + size
     if live.shares_with:
         others = ", ".join(map(str, live.shares_with))
-        yield "shares with", f"job{'s' if len(live.shares_with) > 1 else ''} {others}, on the same GPUs"
+        yield "shares with", f"{noun}{'s' if len(live.shares_with) > 1 else ''} {others}, on the same GPUs"
     if live.left_on:
         kept = ", ".join(f"{size >> 20} MiB of {gpu}" for gpu, size in sorted(live.left_on.items()))
         yield "keeps", f"{kept}, while it is off the GPU (CUDA contexts and communicators)"
@@ -156,8 +157,8 @@ def _present(live: LiveJobMessage) -> Iterator[tuple[str, str]]:
         state = "its checkpoint store" if live.has_store else "its own checkpoint"
         yield "may migrate", f"to another node, from {state}"
     for gpu, why in live.bad_gpus.items():
-        stays = "; the job stays on it" if gpu in live.running_on else ""
-        yield "note", clean(f"no job is put on GPU {gpu}: {why}{stays}")
+        stays = f"; the {noun} stays on it" if gpu in live.running_on else ""
+        yield "note", clean(f"no {noun} is put on GPU {gpu}: {why}{stays}")
     if live.failed_suspends is not None:
         yield "note", clean(cannot_be_suspended(live.failed_suspends))
     elif not live.suspendable and not live.bad_gpus.keys() & live.running_on:

@@ -21,16 +21,11 @@ CODES = dict(word.split("=") for word in _WORDS.split())
 
 
 def numbers(
-    words: Sequence[str], scontrol: Scontrol | None, *, accounting: bool = True
+    words: Sequence[str], scontrol: Scontrol, *, accounting: bool = True
 ) -> tuple[tuple[int, ...], Sequence[str]]:
     """Slurm's numbers of these jobs, by sacct, and by scontrol what that does not know; and a sentence for
     each word that neither knows. `accounting`: whether to ask sacct. Raises GandivaError where they know
-    none; a plain number stands for itself too. Without `scontrol` they are the numbers of a study's trials,
-    and Slurm is not asked."""
-    if scontrol is None:
-        if wrong := next((word for word in words if not word.isdecimal()), None):
-            raise GandivaError(f"there is no trial {wrong}: the trials of a study have plain numbers")
-        return tuple(sorted({int(word) for word in words})), ()
+    none; a plain number stands for itself too."""
     problems = []
     found, said = {int(word) for word in words if word.isdecimal()}, dict[int, Accounting]()
     with suppress(CommandFailed):
@@ -51,10 +46,9 @@ def _whole(word: str) -> str:
     return word.partition("+")[0].partition("_")[0]
 
 
-def named(word: str, scontrol: Scontrol | None) -> dict[int, SlurmJob]:
+def named(word: str, scontrol: Scontrol) -> dict[int, SlurmJob]:
     """The jobs that scontrol knows by this word."""
-    jobs = scontrol.jobs(_whole(word)) if scontrol is not None else []
-    return {job.job_id: job for job in jobs if _names(word, job.job_id, job.part)}
+    return {job.job_id: job for job in scontrol.jobs(_whole(word)) if _names(word, job.job_id, job.part)}
 
 
 def _names(word: str, number: int, name: str) -> bool:

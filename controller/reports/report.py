@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from controller.api.messages import JobMessage, JobsMessage, TimelineMessage
+from controller.api.messages import ExplainMessage, JobMessage, JobsMessage, TimelineMessage
 from controller.journal import JobFilter, JournalReader
+from controller.model import JobId
 from controller.reports.advice import SLURM, Words, cannot_be_suspended
 from controller.reports.row import Row
 from controller.reports.sacct import Accounting, ask_sacct, is_final, last_ends
@@ -22,9 +23,10 @@ _TASK = re.compile(r"([0-9]{1,10})_(?:([0-9]{1,10})|\[.*)", re.ASCII)
 class JournalSource:
     """Reads the journal file, on the controller's host as its user or root; the controller need not run."""
 
-    def __init__(self, path: Path, now: float) -> None:
-        self._reader = JournalReader(path, deadline_seconds=60)
-        self._now = now
+    def __init__(self, path: Path, now: float, *, still: bool = False) -> None:
+        """`now`: the time as of which it speaks. `still`: as of `open_read_only`."""
+        self.path, self._now = path, now
+        self._reader = JournalReader(path, deadline_seconds=60, still=still)
 
     def jobs(self, which: JobFilter) -> JobsMessage:
         rows = self._reader.jobs(which, now=self._now)
@@ -34,6 +36,14 @@ class JournalSource:
 
     def timeline(self, start: float, end: float, limit: int) -> TimelineMessage:
         return TimelineMessage.of_slices(self._reader.timeline(start, end, limit), self._now, limit)
+
+    def explain(self, job_id: int) -> ExplainMessage | None:
+        """Without what only the controller knows, such as where it has the job now. None: no such job."""
+        reader, number = self._reader, JobId(job_id)
+        if not (found := self.jobs(JobFilter(job_ids=(job_id,))).jobs):
+            return None
+        pieces = {"slices": reader.slices(number), "events": reader.events(number)}
+        return ExplainMessage.of(time=self._now, job=found[0], decisions=reader.decisions(number), **pieces)
 
     def gpus(self) -> None:
         """None: the journal has only GPUs that jobs have used."""
@@ -101,7 +111,7 @@ def unsuspendable(rows: Sequence[Row], words: Words = SLURM) -> Iterator[str]:
     for row, failed in kept[:MAX_WARNINGS]:
         explain = f"gandiva explain{words.options} {row.job_id}"
         yield clean(
-            f"warning: job {row.job_id} ({row.job.user}) on {gpu_list(row.job.last_gpus)} "
+            f"warning: {words.noun} {row.job_id} ({row.job.user}) on {gpu_list(row.job.last_gpus)} "
             f"{cannot_be_suspended(failed)}; {explain} says what its user can do"
         )
     if len(kept) > MAX_WARNINGS:

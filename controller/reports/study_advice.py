@@ -44,6 +44,7 @@ def study_words(study: Path) -> Words:
         }.get(live.phase, "")
 
     return Words(
+        noun="trial",
         phases={
             "yielded": "is off its GPUs and waits for its turn",
             "completing": "is over; its processes are being ended",

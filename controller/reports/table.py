@@ -10,10 +10,11 @@ from typing import Generic, TypeVar
 from controller.errors import GandivaError
 from controller.reports import units
 from controller.reports.row import Row
-from controller.reports.text import clean, fit, gpu_list
+from controller.reports.text import clean, fit, gpu_list, width
 
 R = TypeVar("R")
 MAX_WIDTH = 1000
+MAX_NAME_WIDTH = 30
 _FIELD = re.compile(r"(?P<name>[A-Za-z/]+)(?:%(?P<left>-?)(?P<width>\d{1,4}))?")
 
 
@@ -119,6 +120,13 @@ def _field(word: str) -> Column[Row]:
         raise GandivaError(f"--format: the width of {column.name} must be from 1 to {MAX_WIDTH}")
     # As in sacct: %12 aligns to the right, %-12 to the left.
     return replace(column, width=width, left=match["left"] == "-")
+
+
+def with_names(layout: Layout[Row], rows: Sequence[Row]) -> Layout[Row]:
+    """JobName is as wide as the longest name, up to a limit: those of trials say how they differ."""
+    longest = min(MAX_NAME_WIDTH, max((width(clean(row.job.name)) for row in rows), default=0))
+    widened = (replace(c, width=max(c.width, longest)) if c.name == "JobName" else c for c in layout.columns)
+    return replace(layout, columns=tuple(widened))
 
 
 def help_format() -> str:

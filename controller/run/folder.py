@@ -13,6 +13,8 @@ from controller.errors import GandivaError
 from controller.model.value import value
 from controller.settings.base import first_wrong
 
+JOURNAL = "journal.sqlite"
+
 
 class Supervisor(BaseModel):
     """Who serves a study, and where."""
@@ -26,6 +28,16 @@ class Supervisor(BaseModel):
     """The path of the API's UNIX socket."""
     started: float
     """Seconds since the epoch."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is, or was, on this host."""
+        return self.host == os.uname().nodename
+
+    @property
+    def journal(self) -> Path:
+        """On its host, beside the socket. Not there after another boot."""
+        return Path(self.socket).with_name(JOURNAL)
 
 
 @value
@@ -41,7 +53,8 @@ class StudyFolder:
 
     @property
     def journal(self) -> Path:
-        return self.path / "journal.sqlite"
+        """The copy for other hosts and other times, a minute old at most while its supervisor lives."""
+        return self.path / JOURNAL
 
     @property
     def log(self) -> Path:
@@ -93,7 +106,7 @@ class StudyFolder:
 
 def living(supervisor: Supervisor) -> bool:
     """Whether it runs on this host. A process of another user is not it: only its own user reads the note."""
-    if supervisor.host != os.uname().nodename:
+    if not supervisor.is_here:
         return False
     try:
         os.kill(supervisor.pid, 0)

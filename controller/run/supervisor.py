@@ -37,7 +37,8 @@ from controller.policies.assemble import make_policy
 from controller.reports.text import some
 from controller.run.asked import Asked, Submission, answer, take
 from controller.run.ending import margin_seconds, put_by
-from controller.run.folder import StudyFolder, Supervisor
+from controller.run.folder import JOURNAL, StudyFolder, Supervisor
+from controller.run.journal import study_journal
 from controller.run.machine import Machine, held
 from controller.run.progress import Progress, table
 from controller.run.site import site
@@ -52,7 +53,6 @@ AGAIN_SECONDS = 1.0
 PUT_BY_SECONDS = 600.0
 LAST_SECONDS = 5.0
 """Of an allocation: nothing is begun in them."""
-RETENTION_DAYS = 3650.0
 
 
 @value(kw_only=True)
@@ -79,6 +79,7 @@ class StudyRun:
         self._site = site(study, folder, wishes.gpus, environ)
         self._environ, self._ends_at = environ, ends_at(environ)
         self._stop = asyncio.Event()
+        self._journal = self._site.run_dir / JOURNAL
         self._signal = 0
         """What ends it before its trials are over."""
         self._open = wishes.open
@@ -104,10 +105,9 @@ class StudyRun:
             found = self._found = await self._look(nodes)
             with held(found, self._folder.path):
                 cluster = self._cluster = self._trials(found)
-                path, days = self._folder.journal, RETENTION_DAYS
-                with Journal(path, retention_days=days, detail_days=days, lock=lock) as journal:
+                with study_journal(self._journal, self._folder.journal, lock) as journal:
                     await self._serve(journal, cluster, nodes)
-            print("\n".join(table(list(cluster.trials.values()), JournalReader(self._folder.journal))))
+            print("\n".join(table(list(cluster.trials.values()), JournalReader(self._journal))))
         finally:
             await nodes.close()
             self._folder.remove_note()

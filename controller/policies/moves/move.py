@@ -74,5 +74,5 @@ def _problem(snapshot: Snapshot, draft: Draft, job_id: JobId, *, ran: bool) -> s
     if not placement.gpus <= placement.allocation:
         return "gets GPUs outside of its allocation"
     if job.placement.allocation and placement.allocation != job.placement.allocation:
-        return "gets another allocation than Slurm gave it"
+        return "gets another allocation than it was given"
     return ""

@@ -18,7 +18,7 @@ def refusal(
     if node.name in job.excluded_nodes:
         return "excluded by the job"
     if node.name in job.refused_nodes:
-        return f"Slurm did not start it there ({job.failed_start})"
+        return f"it did not start there ({job.failed_start})"
     if job.required_nodes and node.name not in job.required_nodes:
         return "not in the job's node list"
     if usable < share:

@@ -37,7 +37,7 @@ def refusal_to_share(snapshot: Snapshot, one: Job, other: Job, gpus: GpuSet) -> 
     """Why these two may not be on these GPUs together; empty where they may."""
     for job in (one, other):
         if not job.request.may_pack:
-            return f"job {job.id} does not ask to share (--gandiva-pack=yes)"
+            return f"job {job.id} does not ask to share its GPUs (pack)"
     if one.gpus != other.gpus:
         return "their gangs are of different sizes"
     if one.priority_class != other.priority_class:

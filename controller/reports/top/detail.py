@@ -60,7 +60,7 @@ def ask(client: ApiClient, job_id: int, trials: Path | None = None) -> Detail:
 
 def lines(detail: Detail, columns: int, words: Words = SLURM) -> Iterator[str]:
     if detail.answer is None:
-        yield detail.problem or f"Asking about job {detail.job_id}"
+        yield detail.problem or f"Asking about {words.noun} {detail.job_id}"
         return
     yield from explain(
         detail.answer,

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,11 @@ from controller.api import server as server_module
 from controller.api.answers import Answers
 from controller.api.server import ApiServer
 from controller.cli.main import main
+from controller.cluster.trial import Trial, TrialSpec, write_trial
 from controller.journal import Journal, JournalReader
 from controller.journal.records import JobRecord
 from controller.model import JobId
+from controller.reports.units import moment
 from controller.run.folder import StudyFolder, Supervisor
 from tests.unit.api import scene
 
@@ -74,7 +77,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     ("command", "shown"),
     [
         (["report"], "105 "),
-        (["explain", "102", "105"], "Job 102 (train-102, bob) is suspended"),
+        (["explain", "102", "105"], "Trial 102 (train-102, bob) is suspended"),
         (["explain", "100"], "is over: COMPLETED"),
         (["explain", "105"], "in the study file"),
         (["status"], "works."),
@@ -148,21 +151,69 @@ def test_the_page_of_a_study_does_not_overwrite_its_journal(
     assert study.journal.read_bytes() == before
 
 
+def name_trials(study: StudyFolder, names: Mapping[int, str]) -> None:
+    for number, name in names.items():
+        spec = TrialSpec(name=name, command=("true",), directory="/", request="")
+        write_trial(study.trials / f"{number}.json", Trial(number=number, spec=spec, submit_time=1.0))
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers"),
+    [
+        ("101,103", "101 103"),
+        ("lr=0.1,seed=2", "102"),
+        ("104,lr=0.1,seed=2,best,101", "101 102 103 104"),
+        ("104", "104"),
+        ("8", "105"),
+    ],
+)
+def test_trials_have_numbers_and_names(
+    capsys: pytest.CaptureFixture[str], running: StudyFolder, words: str, numbers: str
+) -> None:
+    """Names have commas too; a number is first of all a number."""
+    name_trials(running, {101: "a", 102: "lr=0.1,seed=2", 103: "best", 104: "101", 105: "8"})
+    code, out, err = run(capsys, "report", "-nPo", "JobID", "-j", words, "--study", "lr")
+    assert (code, out.split(), err) == (0, numbers.split(), "")
+    code, out, err = run(capsys, "explain", words, "--study", "lr")
+    assert (code, err) == (0, "")
+    assert sorted(re.findall(r"^Trial (\d+) ", out, re.MULTILINE)) == numbers.split()
+
+
 @pytest.mark.usefixtures("running")
+@pytest.mark.parametrize("word", ["101_3", "lr=0.1,seed=3"])
 @pytest.mark.parametrize("command", [["report", "-j"], ["explain"]])
-def test_trials_have_plain_numbers(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
-    code, out, err = run(capsys, *command, "101_3", "--study", "lr")
-    assert (code, out) == (1, "")
-    assert err == "gandiva: there is no trial 101_3: the trials of a study have plain numbers\n"
+def test_a_name_that_no_trial_has(
+    capsys: pytest.CaptureFixture[str], running: StudyFolder, command: list[str], word: str
+) -> None:
+    name_trials(running, {102: "lr=0.1,seed=2"})
+    said = run(capsys, *command, f"101,{word}", "--study", "lr")
+    assert (said[0], said[2]) == (1, f"gandiva: study lr has no trial {word}\n")
 
 
-@pytest.mark.usefixtures("running")
-def test_a_trial_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "explain", "7", "--study", "lr/") == (1, "", "gandiva: study lr has no trial 7\n")
+def test_names_are_not_cut(
+    capsys: pytest.CaptureFixture[str], study: StudyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the user has chosen columns."""
+    with Journal(study.journal) as journal:
+        for number, name in enumerate(("lr=0.1,seed=12", "x" * 40), 1):
+            values: dict[str, Any] = {"user": "alice", "gpus": 1, "submit_time": 100.0, "name": name}
+            journal.upsert_job(JobRecord(id=JobId(number), state="PENDING", request={}, **values))
+    lines = run(capsys, "report", "-j", "1,101", "--study", "lr")[1].splitlines()
+    assert lines[1].split()[1] == "-" * 14 and "lr=0.1,seed=12 " in lines[2]
+    assert "x" * 29 + "+ " in run(capsys, "report", "-l", "--study", "lr")[1]
+    for option in ("JobName", "JobName%-12"):
+        assert "x" * 12 not in run(capsys, "report", "-o", option, "--study", "lr")[1]
+    monkeypatch.setenv("GANDIVA_REPORT_FORMAT", "JobName")
+    assert "x" * 12 not in run(capsys, "report", "--study", "lr")[1]
+    monkeypatch.delenv("GANDIVA_REPORT_FORMAT")
+    assert (
+        "x" * 12
+        not in run(capsys, "report", "-aS", "1980-01-01", "--no-sacct", "--journal", str(study.journal))[1]
+    )
 
 
 @pytest.mark.parametrize("dead", [True, False], ids=["dead", "none"])
-@pytest.mark.parametrize("command", COMMANDS[1:4], ids=" ".join)
+@pytest.mark.parametrize("command", COMMANDS[2:4], ids=" ".join)
 def test_no_supervisor(
     capsys: pytest.CaptureFixture[str], study: StudyFolder, command: list[str], dead: bool
 ) -> None:
@@ -176,20 +227,60 @@ def test_no_supervisor(
     )
 
 
-@pytest.mark.parametrize("command", COMMANDS[1:4], ids=" ".join)
-def test_a_supervisor_on_another_host(
+@pytest.mark.parametrize("command", COMMANDS[2:4], ids=" ".join)
+def test_what_only_a_supervisor_on_another_host_knows(
     capsys: pytest.CaptureFixture[str], study: StudyFolder, command: list[str]
 ) -> None:
     study.write_note(note(host="n7", pid=123))
     code, out, err = run(capsys, *command, "--study", "lr")
     assert (code, out) == (1, "")
-    assert err == "gandiva: study lr runs on host n7 (process 123): run this command there\n"
+    there = f"ssh -t n7 gandiva {command[0]} --study {study.path}"
+    assert err == f"gandiva: study lr runs on host n7 (process 123): {there}\n"
 
 
-def test_the_report_reads_the_journal_then(capsys: pytest.CaptureFixture[str], study: StudyFolder) -> None:
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (["report", "-nPo", "JobID,Elapsed"], "101|00:16:40\n"),
+        (["explain", "101"], "(train-101, alice) is RUNNING"),
+        (["trials", "list", "-a"], "Name"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_from_another_host(
+    capsys: pytest.CaptureFixture[str], study: StudyFolder, command: list[str], shown: str
+) -> None:
+    """What was known when the copy in the folder was written, and nothing is written there."""
+    with Journal(study.journal) as journal:
+        journal.heartbeat(scene.NOW + 100)
     study.write_note(note(host="n7"))
-    code, out, _ = run(capsys, "report", "--json", "--study", "lr")
-    assert code == 0 and len(json.loads(out)["jobs"]) == 6
+    before = {file.name: file.stat().st_mtime_ns for file in study.path.iterdir()}
+    code, out, err = run(capsys, *command, "--study", "lr")
+    assert code == 0 and shown in out
+    assert err == f"gandiva: as of {moment(scene.NOW + 100)}; 'gandiva run' on host n7 knows more\n"
+    assert {file.name: file.stat().st_mtime_ns for file in study.path.iterdir()} == before
+
+
+@pytest.mark.parametrize("rebooted", [True, False])
+def test_after_a_supervisor_here_was_killed(
+    capsys: pytest.CaptureFixture[str], study: StudyFolder, tmp_path: Path, rebooted: bool
+) -> None:
+    """What it knew last, unless the machine has lost its memory since."""
+    study.write_note(note(pid=(1 << 31) - 1, socket=f"{tmp_path}/api"))
+    if not rebooted:
+        scene.write_journal(tmp_path / "journal.sqlite")
+        with Journal(tmp_path / "journal.sqlite") as journal:
+            journal.record_event(scene.NOW, JobId(101), None, "news", "of the last minute")
+    code, out, err = run(capsys, "explain", "101", "--study", "lr")
+    assert (code, err) == (0, "") and ("of the last minute" in out) is not rebooted
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_trial_that_nothing_is_known_of(
+    capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest, runs: bool
+) -> None:
+    request.getfixturevalue("running" if runs else "study")
+    assert run(capsys, "explain", "7", "--study", "lr/") == (1, "", "gandiva: study lr has no trial 7\n")
 
 
 def test_a_supervisor_that_does_not_answer(capsys: pytest.CaptureFixture[str], study: StudyFolder) -> None:

@@ -199,7 +199,7 @@ def test_a_job_that_slurm_has_bound_stays_on_its_type() -> None:
             if job.placement.gpus:
                 where.setdefault(job.id, set()).add(gpu_type(job.placement.gpus, ideal.nodes))
     assert len(where) == 5 and all(len(types) == 1 for types in where.values())
-    assert "where Slurm has bound it" in " ".join(ideal.reasons.values())
+    assert "where it is bound" in " ".join(ideal.reasons.values())
 
 
 @pytest.mark.parametrize("throughputs", ["aware", "agnostic"])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from itertools import product
 from pathlib import Path
@@ -19,6 +20,7 @@ from controller.reports.row import Row
 from controller.reports.study_advice import study_words
 from controller.reports.top.detail import Detail, lines
 from controller.reports.top.view import Page
+from tests.unit.structure.sources import modules
 
 from .test_explain_slurm import BROKEN, FAILED
 from .test_words_about_jobs import NOW, QUEUED, SUSPENDED, draw, job, live, message
@@ -30,6 +32,17 @@ SLURMS = re.compile(
     r"|administrator|operator",
     re.IGNORECASE,
 )
+
+ROOMS = re.compile(r"controller\.(agent|act|loop|observe|policies|api\.answers)\b")
+OF_SLURM = re.compile(
+    r"\b(sbatch|scontrol|scancel|sacct(mgr)?|squeue)\b|--(mem|nodelist|time|gandiva)\b|\bin Slurm (first|any)"
+    r"|Slurm (gave|has (bound|ended)|takes)"
+)
+ON_CLUSTERS_ALONE = {
+    "controller.agent.node",  # names the key of the study file as well
+    "controller.agent.host_memory",  # so does this
+    "controller.loop.conditions",  # where Slurm suspends
+}
 
 
 def said(answer: ExplainMessage) -> str:
@@ -79,6 +92,28 @@ def test_no_phase_speaks_of_slurm() -> None:
         assert not SLURMS.search(text), text
 
 
+def test_a_trial_is_called_one() -> None:
+    text = said(ExplainMessage(time=NOW, live=live(9, **BROKEN | {"shares_with": [7]})))
+    assert text.startswith("Trial 9 (") and "shares with trial 7," in text
+    assert "no trial is put on GPU" in text and "the trial stays on it" in text
+    assert list(lines(Detail(9), 80, WORDS)) == ["Asking about trial 9"]
+    over = said(ExplainMessage(time=NOW, job=job(state="COMPLETED", end_time=NOW)))
+    assert over.startswith("Trial 8 (train, alice) is over")
+
+
+def test_what_is_said_below_reports_names_no_option_or_command_of_slurms() -> None:
+    """It is read in studies too. Descriptions of settings are for clusters."""
+    found = set()
+    for name, module in modules().items():
+        if not ROOMS.match(name) or name.endswith("settings"):
+            continue
+        for node in ast.walk(module.tree):
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.Constant) and not isinstance(node, ast.Expr):
+                    found |= {name} if OF_SLURM.search(str(child.value)) else set()
+    assert found - ON_CLUSTERS_ALONE == set()
+
+
 def test_who_has_gpus_and_has_not_started() -> None:
     answer = ExplainMessage(time=NOW, live=live(8, **QUEUED), rivals=[live(7)])
     assert "Have GPUs, and have not started yet" in said(answer)
@@ -86,6 +121,7 @@ def test_who_has_gpus_and_has_not_started() -> None:
 
 def test_the_warning_of_the_report_names_the_command() -> None:
     (warning,) = unsuspendable([Row(job(failed_suspends=FAILED), NOW)], WORDS)
+    assert warning.startswith("warning: trial 8 (alice)")
     assert warning.endswith("gandiva explain --study 'my lr' 8 says what its user can do")
 
 

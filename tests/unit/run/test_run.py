@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 from controller.journal import JournalReader
+from controller.run.folder import StudyFolder, Supervisor
 from tests.unit.draws import draws
 from tests.unit.run.conftest import PATIENCE_SECONDS, Workstation, eventually
 
@@ -66,8 +67,10 @@ def test_six_trials_take_turns_on_two_gpus(workstation: Workstation, chosen: str
     assert "ERROR" not in (workstation.folder / "lr" / "log").read_text()
 
 
-def test_supervisors_are_killed_at_any_moment(workstation: Workstation) -> None:
-    """The trials go on without one; the next one goes on with them. Each is run to its end once."""
+@pytest.mark.parametrize("journal_lost", [False, True])
+def test_supervisors_are_killed_at_any_moment(workstation: Workstation, journal_lost: bool) -> None:
+    """The trials go on without one; the next one goes on with them, also where it has no more of the journal
+    than the copy in the folder. Each is run to its end once."""
     file = workstation.study(policy(GANDIVA, workstation))
     moments = random.Random(29)
     for _ in range(KILLS):
@@ -77,6 +80,8 @@ def test_supervisors_are_killed_at_any_moment(workstation: Workstation) -> None:
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
         process.communicate()
+        for part in (workstation.folder / "xdg").glob("*/journal.sqlite*") if journal_lost else ():
+            part.unlink()
     status, said = workstation.run(file)
     assert status == 0, said
     alone = workstation.undisturbed(workstation.train(STEPS), 1, 2, 3, 4)
@@ -257,6 +262,11 @@ def test_commands_of_another_terminal_while_it_runs(workstation: Workstation) ->
     assert supervisor.returncode == 75, said
     assert "not running" in workstation.gandiva("top", "--once", "--study", "lr")
     assert "seed=1" in workstation.gandiva("report", "--study", "lr")
+    elsewhere = Supervisor(host="n7", pid=7, socket="/run/api", started=1.0)
+    StudyFolder(workstation.folder / "lr").write_note(elsewhere)
+    told = workstation.gandiva("explain", "--study", "lr", "seed=1")
+    assert "Trial 1 (seed=1," in told and "'gandiva run' on host n7 knows more" in told
+    assert "ssh -t n7 gandiva top --study" in workstation.gandiva("top", "--study", "lr")
 
 
 @pytest.mark.parametrize(

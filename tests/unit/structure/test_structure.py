@@ -17,8 +17,8 @@ from tests.unit.structure.sources import ROOT, Module, cycles, modules
 
 MOST_LINES = 400
 MEDIAN_LINES = 107
-ALL_LINES = 46_300
-"""Of them 3,700 are for `gandiva run`."""
+ALL_LINES = 46_600
+"""Of them 4,100 are for `gandiva run`."""
 
 ROOMS = (
     ("gandiva",),

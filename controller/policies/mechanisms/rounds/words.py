@@ -31,7 +31,7 @@ def starts(member: Member, in_force: InForce) -> str:
     """It is on GPUs from now on."""
     where = member.assigned
     if not where:
-        return "goes on where Slurm has bound it: its GPUs are free"
+        return "goes on where it is bound: its GPUs are free"
     if member.extra:
         return f"runs on {where}, which no job with a part of them takes: this does not count as its own part"
     return f"its turn on {_where(where, member.beside)}: it is allocated {fractions(member.id, in_force)}"
@@ -59,6 +59,6 @@ def waits(member: Member, in_force: InForce) -> Why:
     if member.assigned:
         where = _where(member.assigned, member.beside)
         return Why(Reason.WAITS_FOR_GPUS, f"its turn on {where}: it starts when its GPUs are free")
-    bound = f"; it stays on {member.hosted}, where Slurm has bound it" if member.hosted else ""
+    bound = f"; it stays on {member.hosted}, where it is bound" if member.hosted else ""
     part = fractions(member.id, in_force)
     return Why(Reason.WAITS_FOR_TURN, f"waits for its turn: it is allocated {part}{bound}")
