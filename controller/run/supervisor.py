@@ -141,10 +141,10 @@ class StudyRun:
             try:
                 return await nodes.hello(name, CONNECT_SECONDS)
             except NodeError as error:
-                message = f"the agent of node {name} does not start: {error.message}"
                 if time.monotonic() >= until:
+                    message = f"the agent of node {name} does not start: {error.message}"
                     raise GandivaError(message) from error
-            log.warning("%s; tried again", message)
+                log.warning("node %s: its agent does not start, and is started again: %s", name, error)
             await asyncio.sleep(AGAIN_SECONDS)
 
     def _trials(self, found: Machine) -> LocalCluster:
