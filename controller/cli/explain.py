@@ -6,7 +6,7 @@ import time as clock
 from typing import TYPE_CHECKING
 
 from controller.cli import common
-from controller.cli.study import words_of
+from controller.cli.study import study_of, words_of
 from controller.cli.study_journal import journal_of_study
 from controller.errors import GandivaError
 
@@ -98,7 +98,7 @@ def _print(
         return
     accounting = None
     if answer.live is None and answer.job is not None:
-        accounting = accounting_of([answer.job]).get(job_id) if args.study is None else None
+        accounting = accounting_of([answer.job], study_of(args)).get(job_id)
         settled = Row(answer.job, answer.time, accounting).settled
         answer = answer.model_copy(update={"job": settled})
     words = words_of(args)

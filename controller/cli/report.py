@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from controller.cli import common
 from controller.cli.outputs import check_outputs, writing
-from controller.cli.study import words_of
+from controller.cli.study import study_of, words_of
 from controller.cli.study_journal import journal_of_study
 from controller.errors import GandivaError
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from controller.reports.row import Row
     from controller.reports.sacct import Accounting
     from controller.reports.table import Layout
+    from controller.run.folder import StudyFolder
 
 _FORMAT = "GANDIVA_REPORT_FORMAT"
 _ABOUT = """\
@@ -109,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     layout, which = _layout(args), _filter(args, now)
     source = journal or common.client(args)
     jobs = source.jobs(which)
-    rows = join(jobs, {} if args.no_sacct or args.study else accounting_of(jobs.jobs))
+    rows = join(jobs, {} if args.no_sacct else accounting_of(jobs.jobs, study_of(args)))
     if args.html is not None:
         return _write_page(args.html, source, which, rows, jobs)
     if args.study is not None and args.format is None and not os.environ.get(_FORMAT):
@@ -167,13 +168,17 @@ def _write_page(
     return 0
 
 
-def accounting_of(jobs: Sequence[JobMessage]) -> Mapping[int, Accounting]:
-    """What sacct says of these jobs. Nothing where it is not there; a failure is told."""
+def accounting_of(jobs: Sequence[JobMessage], study: StudyFolder | None) -> Mapping[int, Accounting]:
+    """What sacct says of these jobs; of trials, how the steps of failed ones ended. Nothing where it is not
+    there; a failure is told."""
     from controller.reports.report import account
-    from controller.reports.sacct import CommandFailed, NoCommand
+    from controller.reports.sacct import CommandFailed, NoCommand, ask_sacct_of_steps
 
     try:
-        return account(jobs)
+        if study is None:
+            return account(jobs)
+        failed = {job.job_id: study.step(job.job_id) for job in jobs if job.state == "FAILED"}
+        return ask_sacct_of_steps({number: step for number, step in failed.items() if step is not None})
     except CommandFailed as error:
         # A host without sacct has no accounting to miss.
         if not isinstance(error, NoCommand):

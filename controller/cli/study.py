@@ -42,6 +42,11 @@ def study_folder(args: argparse.Namespace) -> StudyFolder:
     return study
 
 
+def study_of(args: argparse.Namespace) -> StudyFolder | None:
+    """What --study names, if it is given. Raises GandivaError."""
+    return None if args.study is None else study_folder(args)
+
+
 def words_of(args: argparse.Namespace) -> Words:
     """What depends on what runs the jobs."""
     if args.study is None:

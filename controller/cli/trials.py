@@ -7,7 +7,7 @@ import argparse
 import time as clock
 
 from controller.cli import common
-from controller.cli.study import takes_effect
+from controller.cli.study import study_of, takes_effect
 from controller.cli.study_journal import journal_of_study
 from controller.errors import GandivaError
 
@@ -101,7 +101,7 @@ def run_list(args: argparse.Namespace) -> int:
     source = journal_of_study(args, clock.time()) or common.client(args)
     jobs = source.jobs(JobFilter(users=users, limit=args.limit))
     unseen = [job for job in jobs.jobs if job.state == UNSEEN]
-    vanished = accounting_of(unseen) if args.study is None else {}
+    vanished = accounting_of(unseen, study_of(args))
     jobs = jobs.model_copy(update={"jobs": [row.settled for row in join(jobs, vanished)]})
     rows = trial_rows(jobs, source.gpus(), args.searches)
     if args.study is not None:

@@ -20,7 +20,7 @@ from controller.cluster.trial import Trial
 
 SECONDS = 10.0
 """The longest time for scancel."""
-_STEP = re.compile(r"(\d+\.\d+)\n")
+STEP = re.compile(r"(\d+\.\d+)\n")
 """Anything else, such as a line that is not whole yet, could name the job."""
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JOB_ID", "SLURM_JWT"})
 _OPTIONS = ("SLURM_", "SRUN_", "SBATCH_", "SALLOC_")
@@ -67,7 +67,7 @@ class Steps(Children):
     def signal(self, trial: Trial, number: signal.Signals) -> None:
         """To all processes of its step; before there is one, to srun."""
         try:
-            step = _STEP.fullmatch(self._step_file(trial).read_text())
+            step = STEP.fullmatch(self._step_file(trial).read_text())
         except FileNotFoundError:
             step = None
         if step is None:

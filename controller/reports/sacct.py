@@ -3,7 +3,7 @@
 
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -39,12 +39,24 @@ class Accounting:
 def ask_sacct(job_ids: Sequence[int]) -> Mapping[int, Accounting]:
     """The jobs slurmdbd knows; of a number that was given out twice, the later one. Raises CommandFailed
     where sacct is not there, fails or takes too long."""
-    options, found = ["-X", "--format=" + ",".join(_FIELDS)], dict[int, Accounting]()
-    for line in _lines([str(job_id) for job_id in job_ids], options):
+    found = _records([str(job_id) for job_id in job_ids], "-X")
+    return {int(raw): record for raw, record in found.items() if raw.isdigit()}
+
+
+def ask_sacct_of_steps(steps: Mapping[int, str]) -> Mapping[int, Accounting]:
+    """The trials that were steps, such as `77.4`. Raises as `ask_sacct` does."""
+    found = _records([*steps.values()])
+    known = {number: found[step] for number, step in steps.items() if step in found}
+    return {number: replace(record, job_id=str(number)) for number, record in known.items()}
+
+
+def _records(names: Sequence[str], *options: str) -> dict[str, Accounting]:
+    found = {}
+    for line in _lines(names, [*options, "--format=" + ",".join(_FIELDS)]):
         values = line.split("|")
-        if len(values) == len(_FIELDS) and values[0].isdigit():
+        if len(values) == len(_FIELDS):
             raw, job_id, state, exit_code, end, submit = values
-            found[int(raw)] = Accounting(job_id, state, exit_code, _time(end), _time(submit))
+            found[raw] = Accounting(job_id, state, exit_code, _time(end), _time(submit))
     return found
 
 

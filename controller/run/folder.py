@@ -8,7 +8,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from controller.agent.files import write_atomically
+from controller.agent.files import text_of, write_atomically
+from controller.cluster.steps import STEP
 from controller.errors import GandivaError
 from controller.model.value import value
 from controller.settings.base import first_wrong
@@ -50,6 +51,11 @@ class StudyFolder:
     def trials(self) -> Path:
         """The folder of N.json, N.out and N.report for each trial N."""
         return self.path / "trials"
+
+    def step(self, trial: int) -> str | None:
+        """The job step that a trial was last, such as `77.4`; None: none, as far as is known."""
+        text = text_of(self.trials / f"{trial}.step")
+        return text.strip() if STEP.fullmatch(text) else None
 
     @property
     def journal(self) -> Path:

@@ -117,6 +117,29 @@ def test_a_trial_that_vanished_is_listed_without_slurm(
     assert out.startswith("1||UNKNOWN|")
 
 
+def test_slurm_says_how_a_step_has_failed(
+    capsys: pytest.CaptureFixture[str], study: StudyFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked for trials that were steps, and have failed. One that is run again is not over."""
+    known = {"user": "alice", "gpus": 1, "submit_time": 100.0, "end_time": 900.0, "request": {}}
+    with Journal(study.journal) as journal:
+        for number, state in enumerate(("FAILED", "FAILED", "COMPLETED"), 1):
+            journal.upsert_job(JobRecord(id=JobId(number), state=state, **known))  # type: ignore[arg-type]
+    for number in (1, 3):
+        (study.trials / f"{number}.step").write_text(f"77.{number}\n")
+    sacct = tmp_path / "bin" / "sacct"
+    sacct.parent.mkdir()
+    sacct.write_text(
+        '#!/bin/sh\nfor step; do :; done; echo "$step|x|OUT_OF_MEMORY|0:125|2024-05-17T10:00:00|Unknown"\n'
+    )
+    sacct.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sacct.parent}:/usr/bin:/bin")
+    code, out, err = run(capsys, "report", "-nPo", "JobID,State", "-j", "1,2,3", "--study", "lr")
+    assert (code, out.split(), err) == (0, ["1|OUT_OF_MEMORY", "2|FAILED", "3|COMPLETED"], "")
+    assert "OUT_OF_MEMORY" in run(capsys, "explain", "1", "--study", "lr")[1]
+    assert "OUT_OF_MEMORY" not in run(capsys, "report", "--no-sacct", "--study", "lr")[1]
+
+
 @pytest.mark.parametrize("runs", [True, False])
 def test_the_report_has_all_trials_at_any_time(
     capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest, runs: bool
