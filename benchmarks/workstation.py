@@ -30,7 +30,7 @@ class Workstation:
             (folder / name).mkdir()
         for index in range(gpus):
             (folder / "dev" / f"nvidia{index}").touch()
-        others = ("SLURM", "GANDIVA", "CUDA")
+        others = ("SLURM", "GANDIVA", "CUDA", "PYTHON")
         self.environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith(others)},
             "LD_LIBRARY_PATH": str(libraries),
