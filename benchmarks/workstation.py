@@ -27,7 +27,7 @@ class Workstation:
         self.folder = folder
         libraries = folder / "mock_gpu"
         for name in ("dev", "gpus", "run"):
-            (folder / name).mkdir()
+            (folder / name).mkdir(mode=0o700)
         for index in range(gpus):
             (folder / "dev" / f"nvidia{index}").touch()
         others = ("SLURM", "GANDIVA", "CUDA", "PYTHON")
