@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How long a GPU idles at a switch, on a live mini cluster: `python -m benchmarks.switch_gap`.
+"""How long a GPU idles at a switch: `python -m benchmarks.switch_gap`, on a live mini cluster, or `--trials`,
+between two trials of `gandiva run` on a mock GPU of this machine, which needs no Slurm.
 
 Two jobs take turns on one GPU. The gap is the time between the end of the last mini-batch of one and the
 begin of the first mini-batch of the next, as the jobs themselves logged it. Beside it stands the floor, what
 no scheduler of this kind can avoid: the copies of one job's state to the host and of the other's back, at the
 rate of the mock GPUs, and two calls to Slurm (suspend one, resume the other), measured in the same run
-through the same adapter. The mini-batch that a job finishes before it leaves is useful work and counts for
-neither. With `--transformers` each job's process has PyTorch,
-Transformers and a small model besides, whose tensors stand for a GPU's; without, it is a small script.
+through the same adapter. Trials need no call to Slurm: their floor is the copies alone. The mini-batch that
+a job finishes before it leaves is useful work and counts for neither. With `--transformers` each job's
+process has PyTorch, Transformers and a small model besides, whose tensors stand for a GPU's; without, it is a
+small script.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import argparse
 import io
 import itertools
 import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -29,6 +32,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.workstation import TRAIN as TRAIN_HERE
+from benchmarks.workstation import workstation
 from container.cluster import MiniCluster
 from container.errors import MiniClusterError
 from container.spec import ClusterSpec, NodeGroup
@@ -92,6 +97,38 @@ def gaps(steps: Sequence[Step]) -> list[float]:
     ]
 
 
+def steps_in(log: str, job_id: int, minibatch_ms: float) -> list[Step]:
+    """What a training has logged: a line at the end of each mini-batch, on the GPU for so long."""
+    ends = [float(json.loads(line)["time"]) for line in log.splitlines()]
+    return [Step(job_id, end - minibatch_ms / 1e3, end) for end in ends]
+
+
+def words(minibatch_ms: float, memory_mb: int) -> str:
+    """How each of the two trains."""
+    return f"--steps 1000000 --minibatch-ms {minibatch_ms:g} --memory-mb {memory_mb}"
+
+
+def measure_trials(seconds: float, slice_seconds: float, minibatch_ms: float, memory_mb: int) -> list[float]:
+    """Gaps between two trials that are child processes, in seconds.
+
+    Raises subprocess.CalledProcessError: the mock GPU cannot be compiled.
+    """
+    with workstation(1, f"{COPY_GIB_PER_SECOND}GiB") as here:
+        study = here.folder / "gap.toml"
+        study.write_text(
+            f'[policy]\nname = "gandiva"\ngandiva.slice_seconds = {slice_seconds:g}\n'
+            f'[trial]\ncommand = "{TRAIN_HERE} {words(minibatch_ms, memory_mb)} '
+            f'--log {here.folder}/steps-{{number}}"\n[grid]\nnumber = [1, 2]\n'
+        )
+        process = here.run(study)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        process.wait()
+        logs = {number: here.folder / f"steps-{number}" for number in (1, 2)}
+        steps = [steps_in(log.read_text(), n, minibatch_ms) for n, log in logs.items() if log.exists()]
+        return gaps([step for each in steps for step in each])
+
+
 def install(cluster: MiniCluster) -> None:
     """Transformers for the hosts' own Python, and the process that uses it, to FOLDER.
 
@@ -101,8 +138,8 @@ def install(cluster: MiniCluster) -> None:
     version = cluster.exec("login", ["python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
     with tempfile.TemporaryDirectory(prefix="gandiva-switch-") as name:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--only-binary=:all:", f"--target={name}"]
-        words = [*pip, f"--python-version={version.stdout.strip()}", TRANSFORMERS]
-        subprocess.run(words, check=True, timeout=INSTALL_SECONDS)
+        pip += [f"--python-version={version.stdout.strip()}", TRANSFORMERS]
+        subprocess.run(pip, check=True, timeout=INSTALL_SECONDS)
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w") as file:
             file.add(name, ".")
@@ -136,27 +173,23 @@ def measure(
             "policy": {"name": "gandiva", "gandiva": {"slice_seconds": slice_seconds}},
         }
     )
-    train = f"{command} --steps 1000000 --minibatch-ms {minibatch_ms:g} --memory-mb {memory_mb}"
-    train += " --log steps-$SLURM_JOB_ID"
+    train = f"{command} {words(minibatch_ms, memory_mb)} --log steps-$SLURM_JOB_ID"
     jobs = [
         _submit(cluster, user, f"exec {train}", "--gandiva", "--gres=gpu:1", "-w", "n1")
         for user in ("alice", "bob")
     ]
     time.sleep(seconds)
-    steps = []
+    steps: list[Step] = []
     for user, job in zip(("alice", "bob"), jobs, strict=True):
-        text = cluster.read_file("login", f"/home/{user}/steps-{job}")
-        for line in text.splitlines():
-            end = float(json.loads(line)["time"])
-            steps.append(Step(job, end - minibatch_ms / 1e3, end))
+        steps += steps_in(cluster.read_file("login", f"/home/{user}/steps-{job}"), job, minibatch_ms)
     cluster.stop_controller()
     cluster.exec("ctl", ["scancel", *map(str, (filler, *jobs))])
     return gaps(steps), floor
 
 
 def _submit(cluster: MiniCluster, user: str, command: str, *options: str) -> int:
-    words = ["sbatch", "--parsable", "--mem=2G", "--output=/dev/null", *options, "--wrap", command]
-    return int(cluster.exec("login", words, user=user).stdout)
+    sbatch = ["sbatch", "--parsable", "--mem=2G", "--output=/dev/null", *options, "--wrap", command]
+    return int(cluster.exec("login", sbatch, user=user).stdout)
 
 
 def _await_running(cluster: MiniCluster, *jobs: int) -> None:
@@ -182,8 +215,40 @@ def main() -> int:
     parser.add_argument("--memory-mb", type=int, default=4096, help="of each job (%(default)s)")
     parser.add_argument("--transformers", action="store_true", help="jobs are processes with Transformers")
     parser.add_argument("--keep", action="store_true", help="leave the cluster named bench running")
+    parser.add_argument("--trials", action="store_true", help="of gandiva run, on this machine")
     options = parser.parse_args()
     console = Console()
+    try:
+        with console.status(f"two jobs take turns for {options.seconds:g} s"):
+            idle, floor = _trials(options) if options.trials else _jobs(options, console)
+    except (MiniClusterError, subprocess.SubprocessError) as error:
+        console.print(f"[red]error:[/red] {error}", highlight=False)
+        return 1
+    if len(idle) < 10:
+        console.print(f"[red]error:[/red] only {len(idle)} switches were seen")
+        return 1
+    table = Table("", "count", "median", "p99", title="GPU idle time at a switch")
+    copies = 2 * options.memory_mb / 1024 / COPY_GIB_PER_SECOND
+    rows = {"gap": idle, "floor: copies of their state": [copies] * len(idle)}
+    for name, values in (rows | floor).items():
+        median, p99 = statistics.median(values), percentile(values, 0.99)
+        table.add_row(name, str(len(values)), f"{median * 1e3:.0f} ms", f"{p99 * 1e3:.0f} ms")
+    console.print(table)
+    beyond = statistics.median(idle) - copies - sum(map(statistics.median, floor.values()))
+    console.print(f"beyond the floor (medians, one run): {beyond * 1e3:.0f} ms", highlight=False)
+    return 0
+
+
+_Measured = tuple[list[float], dict[str, list[float]]]
+"""Gaps, and what of them is floor besides the copies."""
+
+
+def _trials(options: argparse.Namespace) -> _Measured:
+    return measure_trials(options.seconds, options.slice_seconds, options.minibatch_ms, options.memory_mb), {}
+
+
+def _jobs(options: argparse.Namespace, console: Console) -> _Measured:
+    """Raises MiniClusterError, subprocess.SubprocessError."""
     cluster = MiniCluster(
         ClusterSpec(
             name=NAME,
@@ -198,43 +263,19 @@ def main() -> int:
         command = TRAIN
         if options.transformers:
             command = TRAIN_TRANSFORMERS
-            with console.status("installing Transformers"):
-                install(cluster)
-        with console.status(f"two jobs take turns for {options.seconds:g} s"):
-            idle, floor = measure(
-                cluster,
-                command,
-                options.seconds,
-                options.slice_seconds,
-                options.minibatch_ms,
-                options.memory_mb,
-            )
-    except (MiniClusterError, subprocess.SubprocessError) as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False)
-        return 1
+            install(cluster)
+        idle, calls = measure(
+            cluster,
+            command,
+            options.seconds,
+            options.slice_seconds,
+            options.minibatch_ms,
+            options.memory_mb,
+        )
+        return idle, {"floor: two calls to Slurm": calls}
     finally:
         if not options.keep:
             cluster.down()
-    if len(idle) < 10:
-        console.print(f"[red]error:[/red] only {len(idle)} switches were seen")
-        return 1
-    table = Table("", "count", "median", "p99", title="GPU idle time at a switch")
-    copies = 2 * options.memory_mb / 1024 / COPY_GIB_PER_SECOND
-    for name, values in (
-        ("gap between two jobs", idle),
-        ("floor: copies of their state", [copies] * len(idle)),
-        ("floor: two calls to Slurm", floor),
-    ):
-        table.add_row(
-            name,
-            str(len(values)),
-            f"{statistics.median(values) * 1e3:.0f} ms",
-            f"{percentile(values, 0.99) * 1e3:.0f} ms",
-        )
-    console.print(table)
-    beyond = statistics.median(idle) - copies - statistics.median(floor)
-    console.print(f"beyond the floor (medians, one run): {beyond * 1e3:.0f} ms", highlight=False)
-    return 0
 
 
 if __name__ == "__main__":
