@@ -130,11 +130,7 @@ def measured(found: Mapping[int, Sequence[Told]], best: int, began: float) -> di
 
 def minibatches(lines: Sequence[Told]) -> int:
     """Those of all starts, what was done twice among them."""
-    count = 0
-    for before, after in itertools.pairwise(lines):
-        if before.pid == after.pid and after.step > before.step:
-            count += after.step - before.step
-    return count
+    return sum(max(0, after.step - before.step) for before, after in itertools.pairwise(lines))
 
 
 # --- drivers -----------------------------------------------------------------------------------------------
@@ -348,7 +344,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=Path, required=True, help="file of results, which are added to it")
+    parser.add_argument(
+        "--rows", type=Path, required=True, help="file that results are added to; the table has means"
+    )
     parser.add_argument("--hyperqueue", metavar="PYTHON", help="with HyperQueue")
     parser.add_argument("--ray", metavar="PYTHON", help="with Ray Tune")
     parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS))

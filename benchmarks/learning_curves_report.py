@@ -32,7 +32,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One way, one order of trials."""
+    """One run of one way with one order of trials."""
 
     way: str
     position: float
@@ -47,7 +47,7 @@ class Row:
 
 
 def shown(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Headings, a line for each row, and the means of each way where there are several orders."""
+    """Headings, means of each way for each order, and for all of them where there are several."""
     lines: list[tuple[str, ...]] = [COLUMNS]
     positions = sorted({row.position for row in rows})
     for position in positions:
@@ -88,7 +88,7 @@ def write(rows: Sequence[Row], page: Path) -> None:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """The best accuracy so far over time, a panel for each order; a dot: the best trial is at its end."""
+    """The best accuracy so far over time, a panel for each order."""
     from matplotlib.figure import Figure
 
     positions = sorted({row.position for row in rows})
@@ -96,18 +96,22 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     panels = figure.subplots(1, len(positions), sharey=True, sharex=True, squeeze=False)[0]
     longest = max(row.total_seconds for row in rows)
     for axes, position in zip(panels, positions, strict=True):
-        for row in (row for row in rows if row.position == position):
-            times, reached = zip(*row.points, strict=True)
-            color = COLORS[row.way]
-            axes.step(
-                [0.0, *times, longest], [0.0, *reached, reached[-1]], where="post", color=color, label=row.way
-            )
-            axes.plot(row.best_seconds, reached[-1], "o", color=color, markersize=4)
+        mine = [row for row in rows if row.position == position]
+        for way in _ways(mine):
+            for number, row in enumerate(_of(mine, way)):
+                times, reached = zip(*row.points, strict=True)
+                line = [(0.0, *times, longest), (0.0, *reached, reached[-1])]
+                label = "_" if number else way
+                axes.step(*line, where="post", color=COLORS[way], linewidth=1.1, label=label)
+                axes.plot(row.best_seconds, reached[-1], "o", color=COLORS[way], markersize=5, alpha=0.8)
         axes.set_title(f"best trial at {position:.0%} of the order", fontsize=9)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(color="0.9", linewidth=0.5)
-    panels[0].set_ylim(0, 1)
-    panels[0].set_ylabel("best accuracy so far", fontsize=9)
+    panels[0].set_xscale("log")
+    panels[0].set_xlim(3, longest)
+    panels[0].set_xticks([3, 10, 30, 100], ["3", "10", "30", "100"])
+    panels[0].set_ylim(0.3, 0.95)
+    panels[0].set_ylabel("best accuracy of any trial so far", fontsize=9)
     panels[-1].legend(fontsize=7, frameon=False, loc="lower right")
-    figure.supxlabel("seconds; a dot: the best trial is at its end", fontsize=9)
+    figure.supxlabel("seconds (logarithmic); a dot: the best trial is at its end", fontsize=9)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
