@@ -130,6 +130,9 @@ def _where(seen: Seen) -> tuple[Phase, GpuSet, Placement]:
         phase = Phase.RESUMING if flight.resumes else Phase.STARTING
         gpus, allocation = flight.starts_on, allocation or flight.allocation
     holds = gpus if phase in ON_GPU else frozenset()
+    if phase is Phase.COMPLETING and _had_left(seen):
+        # It may take long to end, and others are on its GPUs.
+        holds = frozenset(gpu for gpu in gpus if _is_on(seen.on_nodes.get(gpu.node)))
     if phase is Phase.STUCK:
         # A gang may be back on its GPUs on some of its nodes, while others have them on the other nodes.
         holds = frozenset(gpu for gpu in gpus if not _is_off(seen.on_nodes.get(gpu.node)))
@@ -212,6 +215,15 @@ def _used(allocation: GpuSet, on_nodes: Mapping[str, OnNode]) -> GpuSet:
     if not said <= allocation:
         return allocation
     return said | {gpu for gpu in allocation if gpu.node not in blocks}
+
+
+def _had_left(seen: Seen) -> bool:
+    """Whether it was off its GPUs when it was seen last, and had been on them before."""
+    return seen.memory.first_start is not None and seen.memory.usage.since is None
+
+
+def _is_on(on_node: OnNode) -> bool:
+    return isinstance(on_node, NodeJob) and not _is_off(on_node)
 
 
 def _is_off(on_node: OnNode) -> bool:
