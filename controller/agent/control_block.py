@@ -11,6 +11,7 @@ import logging
 import mmap
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -195,7 +196,8 @@ class ControlBlock:
             self._make_ranks(uid)
 
     def _make_ranks(self, uid: int) -> None:
-        rank_room.drop(self.ranks)
+        if self._apart:
+            rank_room.drop(self.ranks)
         self.put_aside(self.ranks)
         self.ranks.mkdir(mode=0o700)
         rank_room.furnish(self.ranks, uid, apart=self._apart)
@@ -218,7 +220,10 @@ class ControlBlock:
                 if trash.exists():
                     continue
                 raise
-            _remove_tree(trash)
+            if self._apart:
+                _remove_tree(trash)
+            else:
+                shutil.rmtree(trash, ignore_errors=True)
             return
 
     def write_command(self, verb: layout.Verb, target_step: int, gpus: int | None = None) -> int:

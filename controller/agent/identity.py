@@ -28,6 +28,8 @@ class Identity(Protocol):
     table: ProcessTable
     own_steps: bool
     """Whether a job has steps of its own, which can be frozen without freezing anything else."""
+    may_have_steps: bool
+    """Whether one may be started at any moment by Slurm rather than by a process of the job's here."""
 
     def job_of(self, pid: int) -> int | None:
         """The job that a process belongs to, on this node; None when it belongs to none, or has ended."""
@@ -83,7 +85,7 @@ class SlurmJobs:
     counts only for a job of the same user.
     """
 
-    own_steps = True
+    own_steps = may_have_steps = True
 
     def __init__(
         self, node: str, uid_of_job: Callable[[int], int | None], table: ProcessTable | None = None
@@ -198,6 +200,7 @@ class Trials:
         """`run_dir` as the trials have it: no link is followed on either side."""
         self.table = table or ProcessTable()
         self._prefix = f"{run_dir}/"
+        self.may_have_steps = "SLURM_JOB_ID" in os.environ
         self._uid, self._agent = os.geteuid(), os.getpid()
 
     def job_of(self, pid: int) -> int | None:

@@ -122,8 +122,9 @@ class Node:
         """Write whether the job is on its GPUs, and let it open these and no others of its binding. Raises
         AgentError."""
         self.confinement.write(block, on=on, gpus=gpus, binding=binding)
-        pids = (process.pid for process in self.processes.of_job(block.job_id))
-        self.confinement.apply(block, pids, deadline)
+        if not self.confinement.obstacle:
+            pids = [process.pid for process in self.processes.of_job(block.job_id)]
+            self.confinement.apply(block, pids, deadline)
 
     def write_visible(self, block: ControlBlock, gpus: Sequence[int], binding: Sequence[int]) -> None:
         """Say which of its GPUs the job uses now. One that is kept to them opens only these.

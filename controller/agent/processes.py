@@ -104,6 +104,11 @@ class Processes:
             with contextlib.suppress(ProcessLookupError):
                 self._send_one(process, number)
 
+    @property
+    def may_have_steps(self) -> bool:
+        """See `Identity`."""
+        return self._identity.may_have_steps
+
     def freeze(self, processes: Sequence[ProcessId], frozen: bool) -> None:
         """Freeze the steps of these processes as Slurm does, or let them run: unlike a stop, no signal of the
         job's owner undoes it. What has no control group of Slurm's stays as it is."""

@@ -59,6 +59,7 @@ def stop_all(node: Node, block: ControlBlock, state: JobState, deadline: Deadlin
     """None of the job's processes runs any more. Raises AgentError `deadline`."""
     job_id, processes = state.job_id, node.processes
     calm_seconds = _CALM_SECONDS_OF_EMPTY if state.empty else _CALM_SECONDS
+    calm_seconds *= processes.may_have_steps
     was_calm = False
     for _ in polls(deadline, longest_seconds=0.05):
         running = [p for p in processes.of_job(job_id) if processes.halted(p.pid) is None]

@@ -77,8 +77,6 @@ class Confinement:
     def apply(self, block: ControlBlock, pids: Iterable[int], deadline: Deadline) -> None:
         """Open and close for the job of these processes what was written. A process may end meanwhile;
         without one there is nothing to do, since each step begins with that. Raises AgentError internal."""
-        if self.obstacle:
-            return
         problem = ""
         for pid in pids:
             command = [str(self._tool), str(block.path), str(pid)]

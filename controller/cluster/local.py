@@ -86,6 +86,10 @@ class LocalCluster:
         """
         self.trials: dict[JobId, Trial] = {}
         """All of the study, by number."""
+        self._live: dict[JobId, None] = {}
+        """Those that have GPUs, or are getting or leaving them."""
+        self._left: set[JobId] = set()
+        """Those that are not over."""
         self.on_change = on_change
         self._folder, self._launcher = folder, launcher
         self._nodes = {node.name: node for node in nodes}
@@ -101,7 +105,7 @@ class LocalCluster:
         """The highest number that was ever given, also to a trial whose file was moved away."""
         for path in sorted(folder.glob("*.json"), key=lambda path: (len(path.name), path.name)):
             trial = read_trial(path)
-            self.trials[trial.id] = trial
+            self._keep(trial)
             self._go_on_with(trial)
 
     def submit(self, spec: TrialSpec) -> JobId:
@@ -141,14 +145,14 @@ class LocalCluster:
     @property
     def over(self) -> bool:
         """Whether no trial has anything left to do."""
-        return all(trial.state is JobState.ENDED for trial in self.trials.values())
+        return not self._left
 
     # The port.
 
     async def observe(self) -> ClusterView:
         now = time.time()
-        for trial in list(self.trials.values()):
-            self._look(trial)
+        for number in list(self._live):
+            self._look(self.trials[number])
         complete = not self._answered
         gone = frozenset(n for n, at in self._ended_at.items() if at + SHOWN_SECONDS < now)
         shown = self.trials if complete else self._touched
@@ -192,7 +196,7 @@ class LocalCluster:
         except ClusterRefused as refused:
             self._to(trial, JobState.ENDED, "FAILED", exit_code=1, end_time=time.time(), reason=str(refused))
             raise
-        self.trials[job_id] = trial = trial.model_copy(update={"process": process})
+        self._keep(trial := trial.model_copy(update={"process": process}))
         self._started(trial)
 
     async def hold(self, job_id: JobId) -> None:
@@ -329,7 +333,7 @@ class LocalCluster:
         self.kill()
 
     def _allocated(self) -> list[Trial]:
-        return [trial for trial in self.trials.values() if trial.state in ALLOCATED]
+        return [self.trials[number] for number in self._live]
 
     # Notes.
 
@@ -341,9 +345,18 @@ class LocalCluster:
     def _put(self, trial: Trial, **changes: Any) -> Trial:
         trial = trial.model_copy(update=changes)
         write_trial(self._folder / f"{trial.number}.json", trial)
-        self.trials[trial.id] = trial
+        self._keep(trial)
         self._touched[trial.id] = None
         return trial
+
+    def _keep(self, trial: Trial) -> None:
+        number = trial.id
+        self.trials[number] = trial
+        if trial.state in ALLOCATED:
+            self._live[number] = None
+        else:
+            self._live.pop(number, None)
+        (self._left.discard if trial.state is JobState.ENDED else self._left.add)(number)
 
     def _find(self, job_id: JobId) -> Trial:
         if job_id not in self.trials:

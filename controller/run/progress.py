@@ -44,6 +44,7 @@ class Progress:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._states: dict[JobId, str] = {}
+        self._seen: dict[JobId, Trial] = {}
         self._summary_at = time.monotonic()
 
     def begin(self, trials: Iterable[Trial]) -> None:
@@ -52,7 +53,9 @@ class Progress:
 
     def completed(self, cycle: Cycle, trials: Iterable[Trial]) -> None:
         for trial in trials:
-            said = _state(trial)
+            if self._seen.get(trial.id) is trial:
+                continue
+            self._seen[trial.id], said = trial, _state(trial)
             if said and self._states.get(trial.id) != said:
                 self._states[trial.id] = said
                 self._say(f"{_clock()}  {trial.number:>4}  {clean(trial.spec.name)}: {said}")

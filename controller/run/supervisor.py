@@ -229,11 +229,14 @@ class StudyRun:
         self._progress.completed(cycle, self._cluster.trials.values())
         if self._cluster.over and not cycle.snapshot.jobs and not self._open:
             self._stop.set()
-        elif not self._signal and self._seconds_left() < margin_seconds(cycle.snapshot):
+        elif self._ends_at is not None and not self._signal and self._ends_soon(cycle):
             self._ends_at = ends_at(self._environ) or self._ends_at  # its user may have changed the limit
-            if self._seconds_left() < margin_seconds(cycle.snapshot):
+            if self._ends_soon(cycle):
                 print(f"the allocation ends in {self._seconds_left():.0f} s", flush=True)
                 self._end(signal.SIGTERM)
+
+    def _ends_soon(self, cycle: Cycle) -> bool:
+        return self._seconds_left() < margin_seconds(cycle.snapshot)
 
     def _seconds_left(self) -> float:
         """Of the allocation; infinity where nothing ends."""

@@ -31,7 +31,7 @@ class Workstation:
         self.folder = folder
         self._mockgpu = libraries / "mockgpu"
         for name in ("dev", "gpus", "xdg"):
-            (folder / name).mkdir()
+            (folder / name).mkdir(mode=0o700)  # else it is not taken for XDG_RUNTIME_DIR
         for index in range(2):
             (folder / "dev" / f"nvidia{index}").touch()
         other = ("SLURM", "GANDIVA", "CUDA")
