@@ -72,10 +72,9 @@ def _text(path: Path) -> str:
     from controller.cli.problem_file import MOST_BYTES
     from controller.settings.base import read_file
 
-    from_stdin = str(path) == "-"
-    raw = sys.stdin.buffer.read(MOST_BYTES) if from_stdin else read_file(path, MOST_BYTES, GandivaError)
+    given = sys.stdin.buffer.read if str(path) == "-" else lambda most: read_file(path, most, GandivaError)
     try:
-        return raw.decode("utf-8")
+        return given(MOST_BYTES).decode("utf-8")
     except UnicodeDecodeError as error:
         raise GandivaError(f"{path}: not UTF-8 text (byte {error.start}): JSON must be") from None
 
