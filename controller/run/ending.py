@@ -3,12 +3,14 @@
 
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 
 from controller.act.actions import Requeue
 from controller.act.diff import to_the_queue
 from controller.errors import ClusterUnavailable
 from controller.loop.loop import Controller
-from controller.model import JobId, Memory, Phase, Plan, Reason, Snapshot, Why
+from controller.model import Job, JobId, Memory, Phase, Plan, Reason, Snapshot, Why
+from controller.reports.text import some
 
 DRAIN_SHARE = 0.3
 """Part of the time in which operations under way may end."""
@@ -44,8 +46,18 @@ def margin_seconds(snapshot: Snapshot) -> float:
     return _AT_LEAST_SECONDS + _SAFETY * needed
 
 
-async def put_by(controller: Controller, deadline_seconds: float) -> None:
-    """Call when the loop has ended. All trials are off the node, or the deadline has passed.
+def what_becomes_of(jobs: Sequence[Job]) -> Iterator[str]:
+    """How trials that are put by go on later."""
+    stored = [job for job in jobs if job.has_store]
+    if stored:
+        yield f"{len(stored)} into their stores, from which they go on"
+    if others := [job.name for job in jobs if not job.has_store]:
+        yield f"without a store, and begin from a checkpoint of their own or anew: {some(others)}"
+
+
+async def put_by(controller: Controller, deadline_seconds: float, say: Callable[[str], None]) -> None:
+    """Call when the loop has ended. All trials are off the node, or the deadline has passed. `say`: what
+    becomes of them.
 
     One whose sessions have a checkpoint store writes its state there. Any other is stopped as it is, and
     starts again from a checkpoint of its own, where it has one.
@@ -55,11 +67,15 @@ async def put_by(controller: Controller, deadline_seconds: float) -> None:
     rest = Rest()
     controller.use("rest", rest)
     asked: Counter[JobId] = Counter()
+    said = False
     while True:
         await controller.cycle()
         if rest.seen is None:
             raise ClusterUnavailable("the trials cannot be observed")
         on_node = [job for job in rest.seen.jobs.values() if job.phase is not Phase.QUEUED]
+        for line in () if said else what_becomes_of(on_node):
+            say(line)
+        said = True
         if not on_node or time.monotonic() > until:
             return
         busy = controller.executor.in_flight().keys()

@@ -196,7 +196,7 @@ class StudyRun:
                 await controller.run(self._stop)
                 if self._signal:
                     again = "; Ctrl-C kills them as they are" if self._signal == signal.SIGINT else ""
-                    print(f"saving the trials{again}", flush=True)
+                    print(f"saving the trials{again}:", flush=True)
                     await self._put_by(controller, cluster)
                 await controller.executor.drain(1.0)
         finally:
@@ -206,7 +206,8 @@ class StudyRun:
 
     async def _put_by(self, controller: Controller, cluster: LocalCluster) -> None:
         try:
-            await put_by(controller, min(self._seconds_left(), PUT_BY_SECONDS))
+            most = min(self._seconds_left(), PUT_BY_SECONDS)
+            await put_by(controller, most, lambda line: print(f"  {line}", flush=True))
         except (GandivaError, OSError) as error:
             print(f"the trials cannot be saved ({error}), and are stopped", file=sys.stderr, flush=True)
             await cluster.stop_all()

@@ -102,6 +102,8 @@ def test_a_supervisor_that_ends_saves_its_trials(workstation: Workstation) -> No
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 130, said
+    assert "into their stores" in said
+    assert "without a store" not in said or "begin from a checkpoint of their own or anew: plain" in said
     assert "ERROR" not in (workstation.folder / "lr" / "log").read_text()
     eventually("the end of all", lambda: workstation.processes() == [])
     left = [t.spec.name for t in workstation.trials().values() if t.state_name == "PENDING"]
