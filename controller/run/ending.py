@@ -5,11 +5,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from controller.act.actions import Requeue
+from controller.act.actions import Requeue, Resume
 from controller.act.diff import to_the_queue
 from controller.errors import ClusterUnavailable
 from controller.loop.loop import Controller
-from controller.model import Job, JobId, Memory, Phase, Plan, Reason, Snapshot, Why
+from controller.model import IN_HOST_MEMORY, Job, JobId, Memory, Phase, Plan, Reason, Snapshot, Why
 from controller.reports.text import some
 
 DRAIN_SHARE = 0.3
@@ -55,6 +55,11 @@ def what_becomes_of(jobs: Sequence[Job]) -> Iterator[str]:
         yield f"without a store, and begin from a checkpoint of their own or anew: {some(others)}"
 
 
+def _saves_on_gpus_alone(job: Job) -> bool:
+    """Off them it cannot: the driver has its memory, or its CUDA context."""
+    return job.phase in IN_HOST_MEMORY and job.has_store and not job.may_migrate
+
+
 async def put_by(controller: Controller, deadline_seconds: float, say: Callable[[str], None]) -> None:
     """Call when the loop has ended. All trials are off the node, or the deadline has passed. `say`: what
     becomes of them.
@@ -67,6 +72,7 @@ async def put_by(controller: Controller, deadline_seconds: float, say: Callable[
     rest = Rest()
     controller.use("rest", rest)
     asked: Counter[JobId] = Counter()
+    resumed: Counter[JobId] = Counter()
     said = False
     while True:
         await controller.cycle()
@@ -79,12 +85,21 @@ async def put_by(controller: Controller, deadline_seconds: float, say: Callable[
         if not on_node or time.monotonic() > until:
             return
         busy = controller.executor.in_flight().keys()
+        taken = {gpu for job in on_node for gpu in job.placement.gpus}
         for job in on_node:
-            if job.id not in busy and not job.switching:
-                # What could not be saved is stopped all the same.
-                action = Requeue(job.id, _WHY) if asked[job.id] else to_the_queue(job, _WHY)
-                asked[job.id] += 1
-                if asked[job.id] > _MOST_TRIES:
-                    raise ClusterUnavailable(f"job {job.id} cannot be stopped in order: see the log")
-                controller.executor.apply([action], rest.seen)
+            if job.id in busy or job.switching:
+                continue
+            if _saves_on_gpus_alone(job) and resumed[job.id] < _MOST_TRIES:
+                # Its turn comes when the others have left them.
+                if taken.isdisjoint(job.last):
+                    taken |= job.last
+                    resumed[job.id] += 1
+                    controller.executor.apply([Resume(job.id, _WHY, job.last)], rest.seen)
+                continue
+            # What could not be saved is stopped all the same.
+            action = Requeue(job.id, _WHY) if asked[job.id] else to_the_queue(job, _WHY)
+            asked[job.id] += 1
+            if asked[job.id] > _MOST_TRIES:
+                raise ClusterUnavailable(f"job {job.id} cannot be stopped in order: see the log")
+            controller.executor.apply([action], rest.seen)
         await controller.executor.drain(_CYCLE_SECONDS)

@@ -90,10 +90,12 @@ def test_supervisors_are_killed_at_any_moment(workstation: Workstation, journal_
     assert workstation.overlaps() == ""
 
 
-def test_a_supervisor_that_ends_saves_its_trials(workstation: Workstation) -> None:
-    """Those on GPUs and those off them. The next one goes on at the same steps; what has no store begins
-    anew."""
+@pytest.mark.parametrize("suspend", ["cooperative", "transparent"])
+def test_a_supervisor_that_ends_saves_its_trials(workstation: Workstation, suspend: str) -> None:
+    """Those on GPUs and those off them, also where the driver has their memory. The next one goes on at the
+    same steps; what has no store begins anew."""
     text = policy(GANDIVA, workstation, "--store {store}", seeds=(1, 2, 3))
+    text = text.replace("[trial]", f'[trial]\nsuspend = "{suspend}"')
     file = workstation.study(text + '[[trials]]\nname = "plain"\ncommand = ["sleep", "1"]\n')
     process = workstation.start(file)
     store = workstation.folder / "lr" / "checkpoints"
