@@ -84,7 +84,8 @@ class HostMemory:
                     raise _no_room(
                         needed, job_id, short[0], ", where other jobs are just leaving their GPUs too"
                     )
-            self._promises[job_id] = _Promise(needed, frozenset(rooms))
+            before = 0 if own is None else own.needed_bytes
+            self._promises[job_id] = _Promise(max(before, needed), frozenset(rooms))
 
     def _promised(self, room: Room) -> int:
         return sum(each.needed_bytes for each in self._promises.values() if room.of in each.of)
@@ -139,6 +140,6 @@ def _number(text: str) -> int | None:
 def _no_room(needed: int, job_id: int, room: Room, more: str) -> AgentError:
     return AgentError(
         ErrorKind.HOST_MEMORY,
-        f"{needed >> 20} MiB of GPU memory of job {job_id} do not fit into host memory:"
+        f"{-(-needed >> 20)} MiB of GPU memory of job {job_id} do not fit into host memory:"
         f" {room.free_bytes >> 20} MiB are left of {room.limit}{more}; {room.advice}",
     )

@@ -117,11 +117,16 @@ def offload(node: Node, args: protocol.OffloadArgs, deadline: Deadline) -> proto
             movable=movable,
             resizable=movable and alone and all(rank.resizes for rank in ranks.live),
             held_bytes=held,
-            # Sessions whose own objects leave by themselves state the same bytes each time.
-            host_bytes=min(state.host_bytes + taken_bytes, sum(held.values())),
+            host_bytes=min(_kept_bytes(state.host_bytes, taken_bytes), sum(held.values())),
             residual_bytes=limit_bytes,
         )
         return node.memory_is_off(block, state, left_on, begin)
+
+
+def _kept_bytes(before: int, taken: int) -> int:
+    """What sessions have in host memory now. Those of PyTorch state what they need beyond their buffers,
+    which they keep. Objects with hooks state all of it, each time."""
+    return taken if taken >= before else before + taken
 
 
 def _held(node: Node, state: JobState, deadline: Deadline) -> dict[int, int]:

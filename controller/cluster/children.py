@@ -34,6 +34,7 @@ class Children:
         PCI order. `environ`: what trials inherit."""
         self._folder, self._run_dir, self._uuids = folder, run_dir, uuids
         self.place = place(environ)
+        self.home = run_dir.name
         self.asks = self.place.startswith("job ")
         self._environ = {name: value for name, value in environ.items() if name not in _NOT_PASSED_ON}
 

@@ -19,7 +19,7 @@ from controller.cluster.family import Process
 from controller.cluster.gres import bound_gres
 from controller.cluster.port import ALLOCATED, ON_NODES, ClusterJob, ClusterNode, ClusterView, JobState
 from controller.cluster.trial import Then, Trial, TrialSpec, read_trial, write_trial
-from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
+from controller.errors import ClusterRefused, ClusterUnavailable, GandivaError, UnknownJob
 from controller.model import GpuSet, JobId, Share, by_node
 
 log = logging.getLogger(__name__)
@@ -38,6 +38,8 @@ class Launcher(Protocol):
 
     place: str
     """What these live and die with: another boot of the machine, another allocation is another place."""
+    home: str
+    """See `Trial`."""
     asks: bool
     """Whether `lost` and `signal` ask Slurm, which may not answer for long."""
 
@@ -190,7 +192,9 @@ class LocalCluster:
         if not trial.wanted:
             raise ClusterRefused(f"trial {job_id} is not bound to GPUs")
         self._launcher.clear(trial)
-        trial = self._to(trial, JobState.CONFIGURING, held=False, place=self._launcher.place)
+        trial = self._to(
+            trial, JobState.CONFIGURING, held=False, place=self._launcher.place, home=self._launcher.home
+        )
         try:
             process = self._launcher.start(trial)
         except ClusterRefused as refused:
@@ -214,6 +218,9 @@ class LocalCluster:
 
     async def requeue(self, job_id: JobId) -> None:
         trial = self._in_state(job_id, JobState.PENDING, *ALLOCATED)
+        if trial.then is None and (ending := self._endings.get(job_id)):  # it has ended by itself
+            await asyncio.wait({ending})
+            trial = self._in_state(job_id, JobState.PENDING, *ALLOCATED)
         if trial.state in ON_NODES:  # else the call is repeated
             self._end(trial, Then.AGAIN)
 
@@ -241,6 +248,13 @@ class LocalCluster:
         if trial.state not in ALLOCATED:
             return
         if trial.place != self._launcher.place and self._launcher.lost(trial):
+            self._ended(trial, lost=True)
+        elif trial.home and trial.home != self._launcher.home:
+            if trial.process is not None and trial.process.lives():
+                raise GandivaError(
+                    f"trial {trial.number} still runs, begun before the study was moved or copied to here: "
+                    f"move it back, or end process {trial.process.pid}"
+                )
             self._ended(trial, lost=True)
         elif trial.state is JobState.CONFIGURING:
             # One that was started a moment ago cannot be found yet: /proc has its environment after the exec.

@@ -73,6 +73,8 @@ class Trial(_Frozen):
     """The first one, of its last start."""
     place: str = ""
     """What its processes live and die with (`controller.cluster.allocation`)."""
+    home: str = ""
+    """The study's run folder when it was started: another one after the study was moved or copied."""
 
     @property
     def id(self) -> JobId:

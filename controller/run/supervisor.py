@@ -343,6 +343,7 @@ def _require_room(trials: Sequence[TrialSpec], found: Machine) -> None:
 def supervise(study: Study, folder: Path, wishes: Wishes, environ: Mapping[str, str]) -> int:
     """Run a study. Returns the exit status. Raises GandivaError."""
     folder.mkdir(parents=True, exist_ok=True)
+    logging.raiseExceptions = False  # a full disk is said once, not with each line
     logging.basicConfig(
         level=logging.INFO,
         filename=StudyFolder(folder).log,

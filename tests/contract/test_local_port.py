@@ -22,7 +22,7 @@ from controller.cluster.port import ClusterNode, ClusterPort, JobState
 from controller.cluster.simulated import idle_node, make_nodes, request_text
 from controller.cluster.steps import Steps
 from controller.cluster.trial import Trial, TrialSpec, write_trial
-from controller.errors import GandivaError
+from controller.errors import ClusterRefused, GandivaError
 from controller.model import GpuId, GpuSet, JobId
 from tests.contract import fake_srun
 from tests.contract.adding_up import AddedUp
@@ -274,6 +274,39 @@ async def test_trials_of_an_allocation_that_is_over_go_on_in_the_next(world: Loc
     family.send([*family.below(trial.process.pid), trial.process.pid], signal.SIGKILL)
     world.begin()
     job = await world.port.job(job_id)
+    assert (job.state, job.restart_count, job.held) == (JobState.PENDING, 1, True)
+
+
+@pytest.mark.parametrize("world", [StepsWorld], ids=["steps"], indirect=True)
+async def test_a_trial_that_has_ended_is_not_run_again_while_slurm_is_asked(world: LocalWorld) -> None:
+    job_id = world.run("sh", "-c", "exit 8")
+    (world.folder / "scontrol-waits").touch()
+    await running(world, gpus("n1", 0), job_id)
+    process = world.cluster.trials[job_id].process
+    assert process is not None
+    await until("its end", lambda: _ended(process))
+    assert (await seen(world, job_id)).state is JobState.RUNNING
+    requeue = asyncio.create_task(world.port.requeue(job_id))
+    await asyncio.sleep(0)
+    (world.folder / "scontrol-waits").unlink()
+    with pytest.raises(ClusterRefused):
+        await requeue
+    assert (await world.port.job(job_id)).exit_code == 8
+
+
+async def test_a_study_that_was_copied_leaves_the_trials_of_the_other_alone(world: LocalWorld) -> None:
+    """And begins them anew where they live no more."""
+    job_id = await world.submit()
+    await running(world, gpus("n1", 0), job_id)
+    process = world.cluster.trials[job_id].process
+    assert process is not None
+    trials = world.folder / "trials"
+    other = world.launcher(trials, world.folder / "elsewhere", world.uuids, world.environ)
+    with pytest.raises(GandivaError, match=r"trial 1 still runs, begun before .* moved or copied"):
+        LocalCluster(trials, world.cluster_nodes, other)
+    family.send([*family.below(process.pid), process.pid], signal.SIGKILL)
+    await until("its death", lambda: _ended(process))
+    job = await LocalCluster(trials, world.cluster_nodes, other).job(job_id)
     assert (job.state, job.restart_count, job.held) == (JobState.PENDING, 1, True)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.agent import leaving
 from controller.agent.control_block import CheckpointedProcess
 from controller.agent.deadline import Deadline
 from controller.agent.gpus import GpuReader, NvmlSource
@@ -163,6 +164,21 @@ def test_copies_of_gpu_memory_have_a_budget(machine: Machine, tmp_path: Path) ->
     node.require_host_memory({42: 150 * MIB}, 9, Deadline(0), stays=True)
     with pytest.raises(AgentError, match=r"200 MiB are left .* just leaving"):
         node.require_host_memory({42: 150 * MIB}, 10, Deadline(0), stays=True)
+
+
+@pytest.mark.parametrize(("before", "taken", "kept"), [(0, 8, 8), (8, 8, 8), (8, 0, 8), (8, 2, 10)], ids=str)
+def test_what_sessions_keep_in_host_memory(before: int, taken: int, kept: int) -> None:
+    """Objects with hooks state all that they have each time, PyTorch what it needs besides its buffers."""
+    assert leaving._kept_bytes(before, taken) == kept
+
+
+def test_a_context_that_leaves_later_is_beside_what_left_first(machine: Machine, tmp_path: Path) -> None:
+    node = Node(AgentSettings("n1", tmp_path, None), GpuReader(NvmlSource()), driver=None)  # type: ignore[arg-type]
+    node.host_memory = machine.memory
+    node.require_host_memory({42: 700 * MIB}, 7, Deadline(0), stays=True)
+    node.require_host_memory({42: 50 * MIB}, 7, Deadline(0), stays=True)
+    with pytest.raises(AgentError, match="other jobs are just leaving"):
+        node.require_host_memory({42: 400 * MIB}, 8, Deadline(0), stays=True)
 
 
 def test_jobs_in_the_middle_of_leaving_do_not_wait_for_each_other(machine: Machine, tmp_path: Path) -> None:
