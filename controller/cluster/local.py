@@ -88,7 +88,7 @@ class LocalCluster:
         """
         self.trials: dict[JobId, Trial] = {}
         """All of the study, by number."""
-        self._live: dict[JobId, None] = {}
+        self._live: set[JobId] = set()
         """Those that have GPUs, or are getting or leaving them."""
         self._left: set[JobId] = set()
         """Those that are not over."""
@@ -153,7 +153,7 @@ class LocalCluster:
 
     async def observe(self) -> ClusterView:
         now = time.time()
-        for number in list(self._live):
+        for number in sorted(self._live):
             self._look(self.trials[number])
         complete = not self._answered
         gone = frozenset(n for n, at in self._ended_at.items() if at + SHOWN_SECONDS < now)
@@ -347,7 +347,7 @@ class LocalCluster:
         self.kill()
 
     def _allocated(self) -> list[Trial]:
-        return [self.trials[number] for number in self._live]
+        return [self.trials[number] for number in sorted(self._live)]
 
     # Notes.
 
@@ -366,10 +366,7 @@ class LocalCluster:
     def _keep(self, trial: Trial) -> None:
         number = trial.id
         self.trials[number] = trial
-        if trial.state in ALLOCATED:
-            self._live[number] = None
-        else:
-            self._live.pop(number, None)
+        (self._live.add if trial.state in ALLOCATED else self._live.discard)(number)
         (self._left.discard if trial.state is JobState.ENDED else self._left.add)(number)
 
     def _find(self, job_id: JobId) -> Trial:
