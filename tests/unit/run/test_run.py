@@ -148,9 +148,9 @@ def test_trials_share_gpus(workstation: Workstation) -> None:
     text = policy(packs, workstation, "--utilisation 30").replace(
         "[trial]", "[trial]\npack = true\nmodel = 'one'"
     )
-    status, said = workstation.run(workstation.study(text.replace(f"--steps {STEPS}", "--steps 600")))
+    status, said = workstation.run(workstation.study(text.replace(f"--steps {STEPS}", "--steps 1200")))
     assert status == 0, said
-    alone = workstation.undisturbed(workstation.train(600), 1, 2, 3, 4)
+    alone = workstation.undisturbed(workstation.train(1200), 1, 2, 3, 4)
     assert workstation.digests() == {f"seed={seed}": [alone[seed]] for seed in (1, 2, 3, 4)}
     assert "their memory fits together" in reasons(workstation)
     assert workstation.overlaps() != ""
