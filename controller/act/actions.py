@@ -65,6 +65,11 @@ class Migrate(Action):
 
 
 @value
+class Save(Action):
+    """Have a job's sessions write its state into its checkpoint store. The job goes on where it is."""
+
+
+@value
 class Cancel(Action):
     """End a job for good: it cannot be suspended, and the site says so (`suspend.unsuspendable`)."""
 

@@ -12,6 +12,7 @@ from controller.act.actions import (
     Requeue,
     Resize,
     Resume,
+    Save,
     Suspend,
     Withdraw,
 )
@@ -105,6 +106,10 @@ def _action(
             if not wanted.gpus and to_store and job.may_migrate:
                 return to_the_queue(job, reason)
             return _leave(job, bool(wanted.gpus), reason, method)
+    if job.save_due:
+        return Save(
+            job.id, Why(Reason.SAVED, "its state is written into its checkpoint store from time to time")
+        )
     return None
 
 

@@ -16,7 +16,18 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from controller.act.actions import Action, Cancel, Migrate, Place, Requeue, Resize, Resume, Suspend, Withdraw
+from controller.act.actions import (
+    Action,
+    Cancel,
+    Migrate,
+    Place,
+    Requeue,
+    Resize,
+    Resume,
+    Save,
+    Suspend,
+    Withdraw,
+)
 from controller.act.context import PLACE_RETRY_SECONDS, Context, JobEnded, Operation
 from controller.act.ledger import ClaimFailed
 from controller.act.migrate import migrate
@@ -25,6 +36,7 @@ from controller.act.recorder import Outcome
 from controller.act.requeue import cancel, requeue, withdraw
 from controller.act.resize import resize
 from controller.act.resume import resume
+from controller.act.save import save
 from controller.act.suspend import suspend
 from controller.errors import GandivaError, UnknownJob
 from controller.model import Job, JobId, Snapshot
@@ -39,6 +51,7 @@ _OPERATIONS: Mapping[type[Any], Callable[[Operation, Any], Coroutine[Any, Any, N
     Resize: resize,
     Requeue: requeue,
     Migrate: migrate,
+    Save: save,
     Cancel: cancel,
     Withdraw: withdraw,
 }
@@ -149,6 +162,8 @@ def _flight(action: Action, job: Job) -> InFlight:
             return InFlight(action.gpus, action.allocation)
         case Resume() | Resize():
             return InFlight(action.gpus, job.placement.allocation, resumes=True)
+        case Save():
+            return InFlight(saves=True)
         case Withdraw():
             return InFlight()  # Slurm may be starting it all the same
         case _:

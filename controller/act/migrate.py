@@ -10,13 +10,10 @@ import logging
 
 from controller.act.actions import Migrate
 from controller.act.context import NODE_CALL_SECONDS, PLACE_RETRY_SECONDS, JobEnded, Operation, gather
-from controller.act.recorder import Step
 from controller.act.requeue import back_to_queue, reserve
-from controller.act.resume import once_thawed, put_back, stays_off
-from controller.act.suspend import pause
-from controller.errors import GandivaError, NodeError, NodeUnreachable
-from controller.model import IN_HOST_MEMORY, by_node
-from controller.nodes.protocol import Saved
+from controller.act.save import as_before, into_store, not_saved
+from controller.errors import GandivaError, NodeError
+from controller.model import by_node
 
 log = logging.getLogger(__name__)
 
@@ -34,25 +31,19 @@ async def migrate(operation: Operation, action: Migrate) -> None:
     warming = asyncio.create_task(_warm_up(operation), name=f"warm-up-{job.id}")
     try:
         try:
-            saved = await _save(operation)
+            await into_store(operation)
         finally:
             warming.cancel()
     except GandivaError as failure:
-        await _as_before(operation, failure)
-        if not isinstance(failure, NodeUnreachable):
-            # A full file system, say. Until then it leaves its GPUs as a job without a store does.
-            until = context.clock.now() + context.alone_seconds(failure)
-            context.memory.change(job.id).unsavable_until = until
+        await not_saved(operation, failure)
         message = f"does not migrate, and stays where it is: {failure}"
         context.hold(job.id, PLACE_RETRY_SECONDS, "migrate-failed", message)
         raise
-    message = f"step {saved.step} is generation {saved.generation} of its checkpoint store"
-    context.recorder.event("checkpointed", message, context.clock.now(), job.id)
     try:
         await back_to_queue(operation, action.reason, began)
     except GandivaError as failure:
         if not isinstance(failure, JobEnded):
-            await _as_before(operation, failure)
+            await as_before(operation, failure)
         raise
     if not reserved:
         await reserve(operation, action.reserve, has_left=True)
@@ -72,45 +63,3 @@ async def _warm_up(operation: Operation) -> None:
         )
     except NodeError as error:
         log.info("job %s: its programs are not read before it starts: %s", job.id, error)
-
-
-async def _save(operation: Operation) -> Saved:
-    """Once the job is where it can: all its ranks at one step, on its GPUs, or running off them."""
-    context, job = operation.context, operation.job
-    if job.phase not in IN_HOST_MEMORY:
-        operation.step(Step.PAUSE)
-        await pause(context, job)
-    elif context.suspends_in_slurm:
-        operation.step(Step.SLURM_RESUME)
-        await context.patiently(context.cluster.resume, job.id)
-    operation.step(Step.SAVE)
-    seconds = context.settings.suspend.save_deadline_seconds
-    answers = await once_thawed(
-        context,
-        job,
-        lambda: context.on_nodes(
-            job, lambda node: context.nodes.save(node, job.id, deadline_seconds=seconds)
-        ),
-    )
-    found = {(answer.step, answer.generation) for answer in answers.values()}
-    if len(found) != 1:
-        words = f"job {job.id}: nodes saved different things: {sorted(found)}"
-        raise NodeError(min(answers), "not_cooperative", words)
-    return next(iter(answers.values()))
-
-
-async def _as_before(operation: Operation, failure: GandivaError) -> None:
-    """The job goes on where it is, or is off its GPUs as before: these may be another job's."""
-    context, job = operation.context, operation.job
-    context.ledger.stays(job.id)
-    if await context.has_ended(job.id):
-        raise JobEnded(f"job {job.id} ended while it was to migrate") from failure
-    operation.step(Step.UNDO)
-    try:
-        if job.phase in IN_HOST_MEMORY:
-            await stays_off(context, job)
-        else:
-            await put_back(context, job, job.placement.gpus, context.beside(job.id))
-    except GandivaError as undo_failure:
-        # Requeued after all, or its phase is STUCK, YIELDED or UNKNOWN: the next cycle sees which.
-        log.warning("job %s: not as before yet: %s", job.id, undo_failure)

@@ -7,6 +7,9 @@ from controller.act.actions import Action
 from controller.journal import Journal
 from controller.model import GpuSet, JobId, Moved
 
+SAVED_NOTE = "saved-seconds"
+"""The name of the journal's notes on when jobs were saved."""
+
 
 class Step(str, enum.Enum):
     """Every step an operation can be killed after. Journaled before it is taken."""
@@ -62,6 +65,11 @@ class Recorder:
     def slice_ends(self, job_id: JobId, reason: str, now: float) -> None:
         """It is known to have left them."""
         self._journal.close_slice(job_id, now, reason)
+
+    def saved(self, job_id: JobId, ran_seconds: float, message: str, now: float) -> None:
+        """Its state is in its checkpoint store, after so long on GPUs."""
+        self._journal.save_note(SAVED_NOTE, job_id, (ran_seconds,))
+        self.event("checkpointed", message, now, job_id)
 
     def moved(self, moved: Moved, reason: str, now: float) -> None:
         kind = f"{moved.move}-{moved.verdict.value}"

@@ -27,7 +27,7 @@ from controller.policies.settings import MOVE_NAMES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 USES = ("running", "ordinary", "idle", "unavailable")
-OPERATIONS = ("place", "suspend", "resume", "resize", "requeue", "migrate", "cancel", "withdraw")
+OPERATIONS = ("place", "suspend", "resume", "resize", "requeue", "migrate", "save", "cancel", "withdraw")
 
 CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 """Seconds, from one call to an idle slurmctld to the longest deadlines."""

@@ -3,7 +3,7 @@
 
 import logging
 
-from controller.act.recorder import Recorder, Step
+from controller.act.recorder import SAVED_NOTE, Recorder, Step
 from controller.cluster.port import OVER, ClusterJob
 from controller.journal import Journal
 from controller.model import ON_GPU, GpuSet, Job, JobId, Phase, Usage, gpu_type
@@ -56,8 +56,14 @@ class Accounting:
                 idle_since=self._looked_at if totals.slices else None,
             )
             memory.moves, memory.suspends = totals.moves, totals.suspends
+            # Where it was never saved: not at once with all others.
+            memory.saved_seconds = totals.run_seconds
             if totals.utilization_fraction is not None:
                 utilization.recall(job_id, totals.run_seconds, totals.utilization_fraction)
+        for job_id, note in journal.notes(SAVED_NOTE).items():
+            for seconds in note or ():
+                if isinstance(seconds, int | float):
+                    self._memory.change(job_id).saved_seconds = float(seconds)
 
     def _clock_was_stepped_by(self, journal: Journal, last_seen: float, now: float) -> float:
         """By how many seconds the wall clock was stepped while no controller ran, more than it may drift."""

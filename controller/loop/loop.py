@@ -126,6 +126,7 @@ class Controller:
         self._requests = RequestReader(self._refused, settings.requests)
         identities = Identities(journal, self._reused)
         self.observer = Observer(context.memory, self._requests, identities, priority_class(settings.policy))
+        self.observer.save_every_seconds = settings.suspend.save_every_seconds
         context.costs = self.observer.measured.costs
         self.conditions = Conditions(self._recorder, clock, report)
         self._failures = Failures(self.conditions, clock, survives)
@@ -163,6 +164,7 @@ class Controller:
         self._settings = self.executor.context.settings = settings
         self.pace.settings = _pace(settings)
         self.observer.priority_class = priority_class(settings.policy)
+        self.observer.save_every_seconds = settings.suspend.save_every_seconds
         self._requests.use(settings.requests)
         self.use(settings.policy.name, policy)
 

@@ -226,6 +226,8 @@ class Job:
     """On its way off its GPUs: a plan counts them as free. Off them, on its way out of its allocation."""
     switching: bool = False
     """An operation on it is under way."""
+    saving: bool = False
+    """That one changes nothing of where it is: it writes its state into its checkpoint store."""
     may_move: bool = False
     """It may go on with other GPUs of its allocation than those it used last."""
     has_store: bool = False
@@ -260,6 +262,8 @@ class Job:
     """It keeps its GPUs until then, whatever its place in an order: what its last switch took bounds how
     often jobs change places."""
     failed_suspends: FailedSuspends | None = None
+    save_due: bool = False
+    """It is to write its state into its checkpoint store where it is: `suspend.save_every_seconds`."""
     trespasses: bool = False
     """It has memory on GPUs that are not its own now, and has had it for a while."""
     start_time: float | None = None

@@ -77,6 +77,8 @@ class Costs:
     """Back onto GPUs from host memory."""
     checkpoint_seconds: float | None = None
     """A requeue: from its begin to when the job is in the queue again."""
+    save_seconds: float | None = None
+    """Into the checkpoint store, from the GPUs or from host memory."""
     start_seconds: float | None = None
     """From when its GPUs are its own to when it runs on them."""
     load_seconds: float | None = None

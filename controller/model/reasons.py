@@ -25,6 +25,7 @@ class Reason(str, enum.Enum):
     SHARES_GPUS = "shares-gpus"
     MIGRATES = "migrates"
     RESIZED = "resized"
+    SAVED = "saved"
     CANNOT_BE_SUSPENDED = "cannot-be-suspended"
     TRESPASSES = "trespasses"
     REPAIRED = "repaired"

@@ -15,8 +15,8 @@ LAST = 9
 """A cost is the median of so many at most, the last ones."""
 ANY_MODEL = ""
 
-Kind = Literal["suspend", "restore", "start", "load", "checkpoint"]
-_KINDS: tuple[Kind, ...] = ("suspend", "restore", "start", "load", "checkpoint")
+Kind = Literal["suspend", "restore", "start", "load", "checkpoint", "save"]
+_KINDS: tuple[Kind, ...] = ("suspend", "restore", "start", "load", "checkpoint", "save")
 
 
 class MeasuredCosts:

@@ -25,6 +25,8 @@ from controller.observe.memory import FailedStart, JobMemory, Limit
 from controller.observe.node_cache import OnNode
 
 TRESPASS_SECONDS = 30.0
+_GOLDEN = (5**0.5 - 1) / 2
+"""Its multiples are spread evenly."""
 _MAY_START = frozenset({Phase.QUEUED, Phase.SUSPENDED, Phase.YIELDED})
 
 
@@ -39,6 +41,8 @@ class InFlight:
     """It was on GPUs of its allocation before."""
     leaves: bool = False
     """It is on its way off its GPUs."""
+    saves: bool = False
+    """It is on its GPUs, or off them, as before."""
 
 
 @value(kw_only=True)
@@ -61,6 +65,8 @@ class Seen:
     method: SuspendMethod = SuspendMethod.TRANSPARENT
     """How it gets off its GPUs."""
     priority_class: int = 0
+    save_every_seconds: float = 0.0
+    """0: never."""
     now: float
 
     @property
@@ -100,6 +106,7 @@ def make_job(seen: Seen) -> Job:
         obstacle=slurm_job.obstacle if phase is Phase.INELIGIBLE or in_host_memory else "",
         leaving=leaves and (phase in ON_GPU or (in_host_memory and bool(memory.promised))),
         switching=flight is not None,
+        saving=flight is not None and flight.saves,
         may_requeue=slurm_job.may_requeue,
         kept_size=len(last) if off_resized and not all(block.resizable for block in seen.blocks) else 0,
         held_until=held_until,
@@ -137,6 +144,7 @@ def _where(seen: Seen) -> tuple[Phase, GpuSet, Placement]:
         # A gang may be back on its GPUs on some of its nodes, while others have them on the other nodes.
         holds = frozenset(gpu for gpu in gpus if not _is_off(seen.on_nodes.get(gpu.node)))
         phase = Phase.SUSPENDING if flight is not None and flight.leaves else phase
+        phase = Phase.RUNNING if flight is not None and flight.saves else phase
     return phase, gpus, Placement(holds, allocation if phase in ALLOCATED else frozenset())
 
 
@@ -157,7 +165,8 @@ def _abilities(seen: Seen, phase: Phase, last: GpuSet, free: bool) -> dict[str, 
     stays = not seen.bad.isdisjoint(last) and not any(block.trespasses for block in blocks)
     suspendable = _later(memory.unsuspendable_until, now) is None and not stays
     may_stop = phase is Phase.RUNNING and free and suspendable
-    may_save = may_stop or (in_host_memory and free and all(block.saves_yielded for block in blocks))
+    saves_off = in_host_memory and free and all(block.saves_yielded for block in blocks)
+    may_save_here = saves_off or (phase is Phase.RUNNING and free)
     movable = bool(blocks) and all(block.movable for block in blocks)
     resizable = bool(blocks) and all(block.resizable for block in blocks)
     savable = _later(memory.unsavable_until, now) is None
@@ -172,8 +181,12 @@ def _abilities(seen: Seen, phase: Phase, last: GpuSet, free: bool) -> dict[str, 
         # No move is worth a requeue.
         "may_move": movable and (failed is None or failed.way_out is Unsuspendable.KEEP),
         "has_store": has_store,
-        "may_migrate": starts_again and migrates and may_save and (has_store or not in_host_memory),
+        "may_migrate": starts_again
+        and migrates
+        and (may_stop or saves_off)
+        and (has_store or not in_host_memory),
         "starts_anywhere": starts_anywhere and not in_host_memory,
+        "save_due": has_store and may_save_here and _save_at(seen, in_host_memory) <= now,
         "may_resize": starts_again and adaptive and may_stop,
         "may_resize_here": resizes_here and (phase is Phase.QUEUED or (may_stop and resizable)),
         "trespasses": free and phase in (Phase.RUNNING, Phase.STUCK) and _trespass_counts_at(memory) <= now,
@@ -184,10 +197,25 @@ def changes_at(seen: Seen, job: Job) -> float | None:
     """When the job made of that is another one by the passing of time alone."""
     memory, now = seen.memory, seen.now
     times = [job.held_until, job.keeps_until, memory.unsuspendable_until, memory.unsavable_until]
+    times += [_save_at(seen, job.phase in IN_HOST_MEMORY)] if job.has_store else []
     times += [_trespass_counts_at(memory), *(until for until, _ in memory.refused_by.values())]
     if job.behind and (refused := _failed_start(memory, seen.limit, now)) is not None:
         times.append(refused.behind_until)
     return min([time for time in times if time is not None and now < time < math.inf], default=None)
+
+
+def _save_at(seen: Seen, in_host_memory: bool) -> float:
+    """When it is to save next. Off its GPUs, where that costs no time on them, when half of the time that the
+    site says has passed. On them in its last quarter, in which each job has a moment of its own that no start
+    of a controller moves: jobs that began together do not write together."""
+    usage, saved, every = seen.memory.usage, seen.memory.saved_seconds, seen.save_every_seconds
+    if not every:
+        return math.inf
+    if in_host_memory:
+        return -math.inf if usage.seconds >= saved + every / 2 else math.inf
+    quarter, own = every / 4, int(seen.job.id) * _GOLDEN % 1.0
+    due = (math.floor(saved / quarter + own) + 4 - own) * quarter
+    return math.inf if usage.since is None else usage.since + due - usage.seconds
 
 
 def _trespass_counts_at(memory: JobMemory) -> float:

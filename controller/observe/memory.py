@@ -81,6 +81,8 @@ class JobMemory:
     """GPUs of the gang there, where that is not what the job asked for; else 0."""
     beside: frozenset[JobId] = frozenset()
     """With which jobs plans let it share the GPUs that it is on."""
+    saved_seconds: float = 0.0
+    """On GPUs, when its state was written into its store the last time."""
     has_store: bool = False
     """Its sessions have registered a checkpoint store, in this start or an earlier one."""
     suspends: int = 0

@@ -48,6 +48,8 @@ class Observer:
         """`priority_class`: that of a QOS."""
         self.slurm, self.nodes = SlurmCache(identities), NodeCache()
         self.priority_class = priority_class
+        self.save_every_seconds = 0.0
+        """`suspend.save_every_seconds`."""
         self.shares: Mapping[str, Share] = empty()
         self.looked_at: set[JobId] = set()
         """Jobs of which anything is new since the snapshot before, also what snapshots do not show."""
@@ -227,6 +229,7 @@ class Observer:
             limit=self._memory.limits.get(group(job)),
             method=self._requests.method(request),
             priority_class=self.priority_class(job.qos),
+            save_every_seconds=self.save_every_seconds,
             now=self._now,
         )
 

@@ -40,9 +40,10 @@ def margin_seconds(snapshot: Snapshot) -> float:
     needed = 0.0
     for job in snapshot.jobs.values():
         if job.phase is not Phase.QUEUED and job.has_store:
-            took = snapshot.costs_of(job).checkpoint_seconds
+            took = snapshot.costs_of(job).save_seconds
             written = snapshot.profile_of(job.id).state_bytes / _BYTES_PER_SECOND
-            needed += written if took is None else took
+            seconds = written if took is None else took
+            needed += 2 * seconds if job.saving else seconds  # it is saved once more
     return _AT_LEAST_SECONDS + _SAFETY * needed
 
 
@@ -70,6 +71,7 @@ async def put_by(controller: Controller, deadline_seconds: float, say: Callable[
     until = time.monotonic() + deadline_seconds
     await controller.executor.drain(deadline_seconds * DRAIN_SHARE)
     rest = Rest()
+    controller.observer.save_every_seconds = 0.0
     controller.use("rest", rest)
     asked: Counter[JobId] = Counter()
     resumed: Counter[JobId] = Counter()

@@ -53,8 +53,9 @@ INTERVAL_SECONDS = 0.25
 MAX_NAME_CHARS = 200
 OF_EACH = ("name", "store")
 """Values that every trial has besides its own."""
-_SUSPEND = {"unsuspendable": "store", "unsuspendable_tries": 1}
-"""A trial with a store that does not fit into host memory leaves its GPUs all the same, and at once."""
+_SUSPEND = {"unsuspendable": "store", "unsuspendable_tries": 1, "save_every_seconds": 1800.0}
+"""A trial with a store that does not fit into host memory leaves its GPUs all the same, and at once; and
+where a machine fails it loses half an hour at most."""
 _GPUS = re.compile(r"([1-9]\d{0,4})(?:-([1-9]\d{0,4}))?", re.ASCII)
 _VARIABLE = re.compile(r"[^=\0]+")
 

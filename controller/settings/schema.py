@@ -137,8 +137,14 @@ class SuspendSettings(Section):
     )
     save_deadline_seconds: Annotated[float, Field(ge=1, le=3600)] = setting(
         600.0,
-        "Longest time for a job's sessions to write its state into their checkpoint store before it "
-        "migrates.",
+        "Longest time for a job's sessions to write its state into their checkpoint store.",
+    )
+    save_every_seconds: Annotated[float, Field(ge=0, le=2592000)] = setting(
+        0.0,
+        "A job whose sessions have a checkpoint store that they can write to at any step writes its state "
+        "there at least this often, counted in seconds on GPUs, and goes on: so much is lost at most where "
+        "its node fails. Off its GPUs that costs it nothing; on them it stands still while it is written. 0: "
+        "only when it migrates or is stopped.",
     )
     resume_deadline_seconds: float = setting(
         120.0, "Longest time for the GPU state to be back on the GPUs.", ge=0.5, le=3600

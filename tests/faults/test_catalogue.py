@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from container.errors import MiniClusterError
-from controller.act import migrate, place, requeue, resume, suspend
+from controller.act import migrate, place, requeue, resume, save, suspend
 from controller.act.recorder import Step
 from tests.faults import catalogue, migrating, runner
 from tests.faults.enumerated import POINTS
@@ -32,7 +32,7 @@ def steps_by_operation() -> dict[str, set[Step]]:
     """From the code of the operations: which steps each of them takes, helpers included."""
     functions = {
         node.name: node
-        for module in (place, suspend, resume, requeue, migrate)
+        for module in (place, suspend, resume, requeue, migrate, save)
         for node in ast.parse(inspect.getsource(module)).body
         if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef)
     }

@@ -158,14 +158,16 @@ def test_a_chain_of_jobs_passes_its_time_limits(site: Site) -> None:
 
 
 def test_a_study_goes_on_after_the_loss_of_a_node(site: Site) -> None:
-    """Slurm ends the job and has it in the queue again; trials go on from their stores, or begin anew. One is
-    a gang on both nodes."""
-    command = f"{TRIAL} --minibatch-ms 200 --seed {{seed}} --store {{store}}"
+    """Slurm ends the job and has it in the queue again; trials go on from what was saved while they ran, or
+    begin anew. One is a gang on both nodes."""
+    command = f"{TRIAL} --minibatch-ms 400 --seed {{seed}} --store {{store}}"
     wide = f"{TRIAL} --minibatch-ms 200 --seed 9 --gpus 2 --rank $SLURM_PROCID --ranks 2"
     text = STUDY.format(command=command, seeds=[1, 2, 3, 4])
-    write(site, f"{text}[[trials]]\nname = 'wide'\ngpus = 4\ncommand = '{wide}'\n")
+    text += f"[suspend]\nsave_every_seconds = 4\n[[trials]]\nname = 'wide'\ngpus = 4\ncommand = '{wide}'\n"
+    write(site, text)
     job = run(site, f"gandiva run {FOLDER}.toml", "--gres=gpu:2", "-N2", "--requeue")
     site.wait("all trials under way", lambda: len(steps_done(site)) == 5, timeout_seconds=90)
+    site.wait("a checkpoint of each", lambda: len(saved(site)) == 4, timeout_seconds=90)
     site.cluster.service("n2", "slurmd").kill(9)
     # Nothing is left there: steps that come back with the node are killed, and those of the next run too.
     site.cluster.exec("n2", "pkill -9 slurmstepd; pkill -9 -u alice", check=False)
@@ -181,6 +183,17 @@ def test_a_study_goes_on_after_the_loss_of_a_node(site: Site) -> None:
     words = [f"--seed {seed}" for seed in (1, 2, 3, 4)]
     assert set(alone(site, words)) <= set(digests(site))
     assert len(digests(site)) == 6, "four, and two ranks of the gang: each came to its end once"
+    assert (
+        len(site.cluster.exec("login", f"grep -l 'goes on from step' {FOLDER}/trials/*.out").stdout.split())
+        == 4
+    )
+
+
+def saved(site: Site) -> set[str]:
+    """Trials with a generation in their stores."""
+    script = f"cd {FOLDER}/checkpoints && ls -d */generation-*"
+    said = site.cluster.exec("login", script, user="alice", check=False).stdout
+    return {line.partition("/")[0] for line in said.split()}
 
 
 def test_trainings_with_pytorch_take_turns(site: Site) -> None:
