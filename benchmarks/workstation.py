@@ -26,8 +26,8 @@ class Workstation:
         """
         self.folder = folder
         libraries = folder / "mock_gpu"
-        for name in ("dev", "gpus", "run"):
-            (folder / name).mkdir(mode=0o700)
+        for name in ("dev", "gpus"):
+            (folder / name).mkdir()
         for index in range(gpus):
             (folder / "dev" / f"nvidia{index}").touch()
         others = ("SLURM", "GANDIVA", "CUDA", "PYTHON")
@@ -37,7 +37,6 @@ class Workstation:
             "MOCKGPU_DIR": str(folder / "gpus"),
             "MOCKGPU_DEV_DIR": str(folder / "dev"),
             "PYTHONPATH": str(ROOT),
-            "XDG_RUNTIME_DIR": str(folder / "run"),
         }
         make = ["make", "-s", "-C", str(ROOT / "container" / "mock_gpu"), f"BUILD={libraries}", "all"]
         subprocess.run(make, check=True)

@@ -81,6 +81,14 @@ def make_own(folder: Path) -> None:
         raise PermissionError(errno.EPERM, "it is not this user's alone", str(folder))
 
 
+def keep_whole(folder: Path) -> None:
+    """As long as this process lives, systemd-tmpfiles removes nothing there, however old it is. Raises
+    OSError: there is no such folder."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with contextlib.suppress(OSError):  # others may hold it, and some file systems have no locks
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
 def text_of(path: Path) -> str:
     """Of a file of the kernel's; empty where it cannot be read."""
     try:

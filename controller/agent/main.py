@@ -27,7 +27,7 @@ from pydantic import BaseModel, ValidationError
 
 from checkpointing.driver_process import DriverProcesses
 from controller.agent.deadline import Deadline
-from controller.agent.files import make_own
+from controller.agent.files import keep_whole, make_own
 from controller.agent.gpus import GpuReader, NvmlSource
 from controller.agent.node import AgentSettings
 from controller.agent.verbs import NodeAgent
@@ -114,8 +114,8 @@ def make_room(run_dir: Path) -> None:
     """The folder of a study's control blocks, where there is none yet. Raises AgentError internal."""
     try:
         for folder in (run_dir.parent, run_dir):
-            if folder == run_dir or not folder.exists():
-                make_own(folder)
+            make_own(folder)
+        keep_whole(run_dir.parent)
     except OSError as error:
         raise AgentError(ErrorKind.INTERNAL, f"folder {error.filename}: {error.strerror}") from error
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The journal of a study, while `gandiva run` lives: on its host, in memory.
+"""The journal of a study, while `gandiva run` lives: on its host alone.
 
 SQLite has those that use a file share memory, which hosts cannot, and locks it, which not every network file
 system can. In the study's folder, which other hosts see, is a copy: replaced each minute and at the end, and
@@ -75,7 +75,9 @@ def write_copy(here: Path, copy: Path) -> None:
             os.fsync(file.fileno())
         new.replace(copy)
     except (OSError, sqlite3.Error) as error:
-        raise JournalError(f"cannot write {copy}, the copy of the journal: {error}") from error
+        raise JournalError(
+            f"cannot write {copy}, a copy of the journal, by way of {whole}: {error}"
+        ) from error
 
 
 def _begin(here: Path, copy: Path) -> None:

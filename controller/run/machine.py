@@ -4,11 +4,10 @@
 import contextlib
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from controller.agent.files import is_own, make_own, opened, rewrite, try_lock
+from controller.agent.files import make_own, opened, rewrite, try_lock
 from controller.cluster.allocation import Part
 from controller.cluster.port import ClusterGpu, ClusterNode
 from controller.errors import GandivaError
@@ -18,7 +17,7 @@ from controller.run import limits
 
 TRIALS_PER_GPU = 16
 """So many trials at most have their state on one GPU, or are off it in host memory."""
-_SHARED_MEMORY, _RUNTIME = Path("/dev/shm"), Path("/run/user")
+_TEMPORARY = Path("/tmp")
 
 
 @value
@@ -125,50 +124,47 @@ def _visible(found: Sequence[GpuInfo], visible: str) -> list[GpuInfo]:
     return [gpu for gpu in found if gpu in chosen]
 
 
-def _memory() -> Path:
-    """This user's folder in memory, the same for all of the user's processes on this host."""
-    above = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
-    return above / f"gandiva-{os.geteuid()}"
+def _own_folder() -> Path:
+    """This user's folder for what is of this host only, mode 0700. Raises GandivaError: another user has
+    taken its place.
+
+    Not in XDG_RUNTIME_DIR, nor in /dev/shm: systemd-logind empties both when the user's last session ends
+    (RemoveIPC), and what runs in a job, by cron or as a service is no session of the user's. Not where a
+    variable says, since all of the user's processes here must find it.
+    """
+    return _made(_TEMPORARY / f"gandiva-{os.geteuid()}")
+
+
+def _made(folder: Path) -> Path:
+    try:
+        make_own(folder)
+    except (FileExistsError, PermissionError) as error:
+        raise GandivaError(f"folder {folder}: {error.strerror}: remove it") from error
+    except OSError as error:
+        raise GandivaError(f"cannot make folder {folder}: {error.strerror}") from error
+    return folder
 
 
 @contextlib.contextmanager
 def held(machine: Machine, study: Path) -> Iterator[None]:
     """Its GPUs are this study's meanwhile. Raises GandivaError: another study of this user, whose supervisor
     lives on this host, has one of them."""
-    folder = _memory()
+    folder = _own_folder()
     with contextlib.ExitStack() as stack:
-        make_own(folder)
         for gpu, uuid in machine.uuids.items():
             file = stack.enter_context(opened(folder / f"{uuid}.lock", os.O_RDWR | os.O_CREAT))
             if not try_lock(file):
                 other = os.pread(file, 4096, 0).decode("utf-8", "replace")
                 raise GandivaError(f"GPU {gpu} is used by the study in {other}: choose others with --gpus")
-            rewrite(file, os.fsencode(study))
+            with contextlib.suppress(OSError):  # a full disk: the lock counts
+                rewrite(file, os.fsencode(study))
         yield
 
 
-def run_dir(study: Path, environ: Mapping[str, str], *, everywhere: bool = False) -> Path:
-    """The folder of a study's control blocks and socket, in memory: the same for each supervisor of the study
-    on this host, mode 0700. `everywhere`: also on other hosts, where users have not logged in. Raises
-    GandivaError: another user has taken its place."""
+def run_dir(study: Path) -> Path:
+    """The folder of a study's control blocks and socket, and of its journal: the same for each supervisor of
+    the study on this host, and on the other nodes of an allocation. Raises GandivaError."""
     import hashlib
 
     digest = hashlib.sha256(os.fsencode(study.resolve())).hexdigest()[:12]
-    user = str(os.geteuid())
-    # Cron and sudo leave the variable out, or another user's in.
-    places = (Path(environ.get("XDG_RUNTIME_DIR") or _RUNTIME / user), _RUNTIME / user)
-    above = next(filter(_fits, () if everywhere else places), _memory())
-    path = above / f"gandiva-{digest}"
-    for folder in (above, path):
-        try:
-            make_own(folder)
-        except OSError as error:
-            raise GandivaError(
-                f"folder {folder}: {error.strerror}: remove it, or set XDG_RUNTIME_DIR"
-            ) from error
-    return path
-
-
-def _fits(folder: Path) -> bool:
-    """A name that is too long leaves no room for that of a socket."""
-    return folder.is_absolute() and len(os.fsencode(folder)) <= 60 and is_own(folder)
+    return _made(_own_folder() / f"gandiva-{digest}")

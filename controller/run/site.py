@@ -61,7 +61,7 @@ class _Here:
     agent_seconds = 0.0
 
     def __init__(self, study: Study, folder: Path, gpus: Sequence[str], environ: Mapping[str, str]) -> None:
-        self.run_dir = run_dir(folder, environ)
+        self.run_dir = run_dir(folder)
         self._agent = _agent(study, self.run_dir)
         self.addresses = {node_name(): node_name()}
         self._gpus, self._environ = gpus, environ
@@ -80,7 +80,7 @@ class _InAllocation:
     agent_seconds = 30.0
 
     def __init__(self, study: Study, folder: Path, found: Allocation, environ: Mapping[str, str]) -> None:
-        self.run_dir = run_dir(folder, environ, everywhere=True)
+        self.run_dir = run_dir(folder)
         self._agent = _agent(study, self.run_dir)
         self.addresses = {node: node for node in found.nodes}
         self._allocation, self._environ = found, environ

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from controller.cluster.trial import Trial, read_trial
+from controller.run.machine import run_dir
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE_SECONDS = 120.0
@@ -30,8 +32,8 @@ class Workstation:
     def __init__(self, folder: Path, libraries: Path) -> None:
         self.folder = folder
         self._mockgpu = libraries / "mockgpu"
-        for name in ("dev", "gpus", "xdg"):
-            (folder / name).mkdir(mode=0o700)  # else it is not taken for XDG_RUNTIME_DIR
+        for name in ("dev", "gpus"):
+            (folder / name).mkdir()
         for index in range(2):
             (folder / "dev" / f"nvidia{index}").touch()
         other = ("SLURM", "GANDIVA", "CUDA")
@@ -41,7 +43,7 @@ class Workstation:
             "MOCKGPU_DIR": str(folder / "gpus"),
             "MOCKGPU_DEV_DIR": str(folder / "dev"),
             "PYTHONPATH": str(ROOT),
-            "XDG_RUNTIME_DIR": str(folder / "xdg"),
+            "WORKSTATION": str(folder),
         }
         self.mockgpu("init", "--gpus", "2", "--node", f"ws-{uuid.uuid4().hex}", "--jobs", "environment")
         self._runs: list[subprocess.Popen[str]] = []
@@ -104,6 +106,10 @@ class Workstation:
         said, _ = process.communicate(timeout=PATIENCE_SECONDS)
         return process.returncode, said
 
+    def run_dir(self, study: str = "lr") -> Path:
+        """What is of this host only. (It is made where it is not there.)"""
+        return run_dir(self.folder / study)
+
     def trials(self, study: str = "lr") -> dict[str, Trial]:
         """By name."""
         found = map(read_trial, sorted((self.folder / study / "trials").glob("*.json")))
@@ -136,7 +142,7 @@ class Workstation:
 
     def processes(self) -> list[int]:
         """Of trials, of all studies here."""
-        wanted = f"XDG_RUNTIME_DIR={self.folder / 'xdg'}\0".encode()
+        wanted = f"WORKSTATION={self.folder}\0".encode()
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -157,6 +163,8 @@ class Workstation:
             process.wait(PATIENCE_SECONDS)
             assert process.stdout is not None
             process.stdout.close()
+        for trials in self.folder.glob("*/trials"):
+            shutil.rmtree(run_dir(trials.parent), ignore_errors=True)
 
 
 def eventually(what: str, look: Callable[[], object]) -> None:

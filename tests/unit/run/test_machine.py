@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a study has to run on: GPUs, host memory, CPUs, and a folder in memory."""
+"""What a study has to run on: GPUs, host memory, CPUs, and a folder on the host."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from controller.agent.files import is_own
 from controller.cluster.allocation import Part
 from controller.errors import GandivaError
 from controller.model import GPU_MODEL
@@ -196,17 +197,14 @@ def test_the_tightest_limit_counts(
     assert (node.memory_bytes, node.cpus) == (memory or physical, cpus)
 
 
-# The folder in memory.
+# The folder on this host.
 
 
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """/dev/shm and /run/user are here. Its name is short, as those of sockets must be."""
-    with tempfile.TemporaryDirectory(prefix="g") as folder:
-        for name, attribute in (("shm", "_SHARED_MEMORY"), ("user", "_RUNTIME")):
-            (Path(folder) / name).mkdir()
-            monkeypatch.setattr(module, attribute, Path(folder) / name)
-        yield Path(folder)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In place of /tmp."""
+    monkeypatch.setattr(module, "_TEMPORARY", tmp_path)
+    return tmp_path
 
 
 def mine(path: Path, mode: int = 0o700) -> Path:
@@ -215,92 +213,86 @@ def mine(path: Path, mode: int = 0o700) -> Path:
     return path
 
 
-def test_a_study_has_one_folder(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_has_one_folder(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However it is named, and with another umask."""
-    xdg = mine(short / "xdg")
-    environ = {"XDG_RUNTIME_DIR": str(xdg)}
-    monkeypatch.chdir(short)
-    mine(short / "lr")
-    (short / "link").symlink_to("lr")
+    monkeypatch.chdir(temporary)
+    mine(temporary / "lr")
+    (temporary / "link").symlink_to("lr")
     before = os.umask(0)
     try:
-        names = ("lr", "./link", f"../{short.name}/lr", str(short / "lr"))
-        found = {run_dir(Path(name), environ) for name in names}
+        names = ("lr", "./link", f"../{temporary.name}/lr", str(temporary / "lr"))
+        (path,) = {run_dir(Path(name)) for name in names}
     finally:
         os.umask(before)
-    (path,) = found
-    assert path.parent == xdg and stat.S_IMODE(path.stat().st_mode) == 0o700
-    assert run_dir(short / "other", environ) != path
-
-
-def test_cron_finds_the_folder_of_a_login(short: Path) -> None:
-    """It has no XDG_RUNTIME_DIR."""
-    login = mine(short / "user" / str(os.geteuid()))
-    assert run_dir(short, {"XDG_RUNTIME_DIR": str(login)}) == run_dir(short, {})
-
-
-@pytest.mark.parametrize("kind", ["none", "missing", "relative", "file", "link", "mode", "long"])
-def test_shared_memory_where_there_is_no_runtime_folder(
-    short: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    monkeypatch.chdir(short)
-    own = mine(short / "own")
-    (short / "file").touch()
-    (short / "link").symlink_to(own)
-    given = {
-        "none": "",
-        "missing": str(short / "missing"),
-        "relative": "own",
-        "file": str(short / "file"),
-        "link": str(short / "link"),
-        "mode": str(mine(short / "mode", 0o770)),
-        "long": str(mine(short / ("x" * 60))),
-    }[kind]
-    path = run_dir(short, {"XDG_RUNTIME_DIR": given})
-    assert path.parent == short / "shm" / f"gandiva-{os.geteuid()}"
+    assert path.parent == temporary / f"gandiva-{os.geteuid()}"
     assert [stat.S_IMODE(each.stat().st_mode) for each in (path.parent, path)] == [0o700] * 2
+    assert run_dir(temporary / "other") != path
 
 
-def test_a_runtime_folder_of_another_user(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As sudo leaves it in the environment."""
-    xdg = mine(short / "xdg")
-    monkeypatch.setattr(module, "is_own", lambda folder: folder != xdg and is_own(folder))
-    assert run_dir(short, {"XDG_RUNTIME_DIR": str(xdg)}).parent.parent == short / "shm"
+def test_neither_a_logout_nor_a_variable_moves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """systemd-logind empties /run/user/UID and /dev/shm when a user's last session ends, while jobs go on;
+    cron and sudo have other variables. The name leaves room for that of a socket."""
+    for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
+        monkeypatch.setenv(name, "/run/user/0")
+    path = run_dir(Path("/nonexistent/study"))
+    path.rmdir()
+    assert path.parent.parent == Path("/tmp") and len(str(path / "api")) < 60
+
+
+def test_a_folder_that_a_process_keeps_is_not_cleaned(temporary: Path) -> None:
+    """By systemd-tmpfiles, which does that on most machines to what is 10 days old in /tmp."""
+    if shutil.which("systemd-tmpfiles") is None:
+        pytest.skip("no systemd-tmpfiles here")
+    kept, other = mine(temporary / "kept"), mine(temporary / "other")
+    for folder in (kept, other):
+        file = mine(folder / "7") / "command"
+        file.touch()
+        os.utime(file, (0, 0))
+    config = temporary / "clean.conf"
+    config.write_text(f"e {temporary} - - - m:10d\n")
+    script = """if True:
+        import subprocess, sys
+        from pathlib import Path
+        from controller.agent.files import keep_whole
+        keep_whole(Path(sys.argv[1]))
+        subprocess.run(["systemd-tmpfiles", "--clean", sys.argv[2]], check=True)
+    """
+    subprocess.run([sys.executable, "-c", script, str(kept), str(config)], check=True)
+    assert (kept / "7/command").exists() and not (other / "7/command").exists()
 
 
 @pytest.mark.parametrize("level", [0, 1])
 @pytest.mark.parametrize("how", ["link", "dangling", "file", "open", "other"])
 def test_a_folder_that_another_user_could_have_made(
-    short: Path, monkeypatch: pytest.MonkeyPatch, level: int, how: str
+    temporary: Path, monkeypatch: pytest.MonkeyPatch, level: int, how: str
 ) -> None:
     """Nothing is put into it."""
-    path = run_dir(short, {})
-    place, elsewhere = (path.parent, path)[level], mine(short / "elsewhere")
+    path = run_dir(temporary)
+    place, elsewhere = (path.parent, path)[level], mine(temporary / "elsewhere")
     path.rmdir()
     if level == 0:
         place.rmdir()
     if how == "link":
         place.symlink_to(elsewhere)
     elif how == "dangling":
-        place.symlink_to(short / "nothing")
+        place.symlink_to(temporary / "nothing")
     elif how == "file":
         place.touch()
     else:
         mine(place, 0o700 if how == "other" else 0o777)
     if how == "other":
         uid = os.geteuid()
-        (short / "shm" / f"gandiva-{uid}").rename(short / "shm" / f"gandiva-{uid + 1}")
+        (temporary / f"gandiva-{uid}").rename(temporary / f"gandiva-{uid + 1}")
         monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
-    with pytest.raises(GandivaError, match=f"folder {short}/shm/gandiva-"):
-        run_dir(short, {})
-    assert not (short / "nothing").exists() and not list(elsewhere.iterdir())
+    with pytest.raises(GandivaError, match=f"folder {temporary}/gandiva-"):
+        run_dir(temporary)
+    assert not (temporary / "nothing").exists() and not list(elsewhere.iterdir())
 
 
-def test_no_room_for_a_folder(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SHARED_MEMORY", short / "file")
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(short / "no"))
-    with pytest.raises(GandivaError, match=f"folder {short}/no/gandiva-.*: No such file or directory"):
-        run_dir(short, {})
+def test_no_room_for_a_folder(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TEMPORARY", temporary / "no")
+    with pytest.raises(GandivaError, match=f"cannot make folder {temporary}/no/gandiva-.*: No such file"):
+        run_dir(temporary)
 
 
 def test_gangs_have_the_same_indices_on_each_node() -> None:
