@@ -192,7 +192,7 @@ class ControlBlock:
 
     def clear_ranks(self, uid: int) -> None:
         """Forget the sessions of an earlier run of the job. Raises OSError."""
-        if not rank_room.is_fresh(self.ranks, uid):
+        if not rank_room.is_fresh(self.ranks, uid, apart=self._apart):
             self._make_ranks(uid)
 
     def _make_ranks(self, uid: int) -> None:

@@ -45,8 +45,9 @@ class Identity(Protocol):
         """Steps of the job that are being started: Slurm's own process of each is here already, and none of
         the user's under it. Of one that has ended, Slurm's goes too. The extern step never has one."""
 
-    def has_steps(self, job_id: int) -> bool:
-        """Whether Slurm's own process of a step is here: slurmd starts no second copy of a job beside it."""
+    def is_here(self, job_id: int) -> bool:
+        """Whether a process of the job is here, or Slurm's own of one of its steps, which keeps slurmd from
+        starting the job once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,9 @@ class SlurmJobs:
             if pid not in parents and step not in ("extern", "extern stepmgr")
         )
 
-    def has_steps(self, job_id: int) -> bool:
+    def is_here(self, job_id: int) -> bool:
+        if any(self.table.start_time_ticks(pid) is not None for pid in self.members(job_id)):
+            return True
         titles = (self._title(pid) for pid in self.table.pids() if self._is_slurms(pid))
         return any(int(title["job"]) == job_id for title in titles if title is not None)
 
@@ -215,8 +218,11 @@ class Trials:
     def launching(self, job_id: int) -> list[str]:
         return []
 
-    def has_steps(self, job_id: int) -> bool:
-        return False
+    def is_here(self, job_id: int) -> bool:
+        """Its first process says so of itself: no other need be asked for those above it."""
+        own = (pid for pid in self.table.pids() if self.table.effective_uid(pid) == self._uid)
+        says = (pid for pid in own if self._says(pid) == job_id)
+        return any(self.table.start_time_ticks(pid) is not None for pid in says)
 
     def _trials(self, pids: Iterable[int]) -> dict[int, int]:
         """Those of these processes that belong to a trial; each environment is read once."""
@@ -225,16 +231,20 @@ class Trials:
         for pid in pids:
             if self.table.effective_uid(pid) != self._uid:
                 continue
-            trial = self._trial(pid, known)
+            trial = self._trial(pid, known, own=True)
             if trial is not None and not self.table.calls_the_driver(pid):
                 found[pid] = trial
         return found
 
-    def _trial(self, pid: int, known: dict[int, int | None], depth: int = 0) -> int | None:
-        """Of the process, else of the nearest one above it. Nothing above an agent makes it a trial's."""
+    def _trial(
+        self, pid: int, known: dict[int, int | None], depth: int = 0, *, own: bool = False
+    ) -> int | None:
+        """Of the process, else of the nearest one above it. Nothing above an agent makes it a trial's. `own`:
+        it is known to be this user's."""
         if pid in known:
             return known[pid]
-        found, parent, before = self._says(pid), self.table.parent(pid), None
+        own = own or self.table.effective_uid(pid) == self._uid
+        found, parent, before = self._says(pid) if own else None, self.table.parent(pid), None
         # Where its parent has ended since that look, it has another one now.
         while found is None and parent not in (None, before) and depth < MOST_ANCESTORS:
             found = self._trial(parent, known, depth + 1)
@@ -244,7 +254,7 @@ class Trials:
 
     def _says(self, pid: int) -> int | None:
         """What its own environment says."""
-        text = self.table.read(pid, "environ") if self.table.effective_uid(pid) == self._uid else ""
+        text = self.table.read(pid, "environ")
         if f"GANDIVA_CONTROL_DIR={self._prefix}" not in text:
             return None
         environ = variables(text)

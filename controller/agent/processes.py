@@ -77,9 +77,9 @@ class Processes:
         """Steps of the job that are being started."""
         return self._identity.launching(job_id)
 
-    def has_steps(self, job_id: int) -> bool:
-        """Whether Slurm's own process of a step of the job is here."""
-        return self._identity.has_steps(job_id)
+    def is_here(self, job_id: int) -> bool:
+        """Whether a process of the job is here, or Slurm's own of one of its steps."""
+        return self._identity.is_here(job_id)
 
     def calls_the_driver(self, pid: int) -> bool:
         """Whether it is a process by which an agent makes driver calls (`checkpointing.driver_process`)."""

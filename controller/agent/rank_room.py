@@ -49,9 +49,9 @@ def furnish(ranks: Path, uid: int, *, apart: bool = True) -> None:
     os.chown(ranks, uid, -1)  # no look-up of the group: a name service may hang
 
 
-def is_fresh(ranks: Path, uid: int) -> bool:
-    """Whether it has a file system of its own and nothing was written there."""
-    if mounted(ranks) != 1:
+def is_fresh(ranks: Path, uid: int, *, apart: bool) -> bool:
+    """Whether nothing was written there. `apart`: it must have a file system of its own."""
+    if apart and mounted(ranks) != 1:
         return False
     with contextlib.suppress(OSError), open_folder(ranks) as folder, os.scandir(folder) as entries:
         return next(entries, None) is None and os.fstat(folder).st_uid == uid

@@ -36,7 +36,7 @@ def prepare(node: Node, args: protocol.PrepareArgs, deadline: Deadline) -> None:
     with block.locked(deadline), node.claiming(args.gpus, deadline, (args.job_id, *args.beside)):
         # Once more: an agent of another controller may have put a job back since.
         node.require_free(args.gpus, args.job_id, deadline, args.beside)
-        if node.processes.of_job(args.job_id) or node.processes.has_steps(args.job_id):
+        if node.processes.is_here(args.job_id):
             # A start that slurmctld forgot when it was killed: Slurm would hold the job after a second one.
             raise AgentError(
                 ErrorKind.GPU_BUSY,

@@ -181,14 +181,21 @@ def test_stopped_and_frozen(table: Table) -> None:
 
 def test_a_step_is_there_as_long_as_slurms_own_process_of_it(table: Table) -> None:
     """(The name and the title of a user's process can be anything.)"""
-    table.add(50, cgroup=V1)
     table.add(51, comm="slurmstepd", cmdline="slurmstepd: [12.0]")
     table.add(52, uid=0, comm="slurmstepd", cmdline="slurmstepd: [120.batch]")
     table.add(53, uid=0, comm="sleep", cmdline="slurmstepd: [12.batch]")
     found = table.processes()
-    assert not found.has_steps(12) and found.has_steps(120)
+    assert not found.is_here(12) and found.is_here(120)
     table.add(54, uid=0, comm="slurmstepd", cmdline="slurmstepd: [12.batch]")
-    assert found.has_steps(12)
+    assert found.is_here(12)
+
+
+def test_a_job_is_here_as_long_as_a_process_of_it(table: Table) -> None:
+    table.add(50, cgroup=V1, state="Z")
+    found = table.processes()
+    assert not found.is_here(12)
+    table.add(51, cgroup=V1)
+    assert found.is_here(12) and not found.is_here(120)
 
 
 OF_USERS = "user.slice/user-1000.slice/slurmstepd.scope/job_12/step_0/user"

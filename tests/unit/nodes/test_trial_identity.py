@@ -60,7 +60,8 @@ def test_a_trials_first_process_and_all_below_it_are_its_own(table: Table) -> No
     ]
     assert sorted(process.pid for process in found.of_job(3)) == [50, 51, 53]
     assert (found.living(3), found.living(12), found.living(4)) == (3, 2, 0)
-    assert found.launching(3) == [] and not found.has_steps(3)
+    assert found.launching(3) == []
+    assert (found.is_here(3), found.is_here(12), found.is_here(4)) == (True, True, False)
 
 
 def test_what_only_resembles_a_trial_is_none(table: Table) -> None:

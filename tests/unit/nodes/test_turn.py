@@ -163,7 +163,7 @@ def test_a_job_whose_step_is_still_ending_is_not_started_again(
 ) -> None:
     """slurmd refuses a second copy, and Slurm holds the job then as after a failed launch."""
     monkeypatch.setattr(bench.node, "require_free", lambda *_: None)
-    monkeypatch.setattr(bench.node.processes, "has_steps", lambda job_id: job_id == 7)
+    monkeypatch.setattr(bench.node.processes, "is_here", lambda job_id: job_id == 7)
     for number in (8, 7):
         args = protocol.PrepareArgs(job_id=number, uid=os.getuid(), gpus=(0,), binding=(0,))
         if number == 7:
