@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The option --study: commands about the trials of `gandiva run`. No command asks Slurm about them, since
-their numbers are no job ids."""
+"""The option --study: commands about the trials of `gandiva run`, whose numbers are no job ids."""
 
 from __future__ import annotations
 

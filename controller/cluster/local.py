@@ -80,9 +80,9 @@ class LocalCluster:
         folder: Path,
         nodes: Sequence[ClusterNode],
         launcher: Launcher,
-        on_change: Callable[[], None] = lambda: None,
+        on_change: Callable[[Trial], None] = lambda _: None,
     ) -> None:
-        """`folder`: of the trials' files. `on_change`: a trial's state has changed.
+        """`folder`: of the trials' files. `on_change`: is told of each trial whose state has changed.
 
         Raises GandivaError: a file is broken, or trials may live on another host.
         """
@@ -353,7 +353,7 @@ class LocalCluster:
 
     def _to(self, trial: Trial, state: JobState, said: str = "", **changes: Any) -> Trial:
         changed = self._put(trial, state=state, state_name=said or state.value, **changes)
-        self.on_change()
+        self.on_change(changed)
         return changed
 
     def _put(self, trial: Trial, **changes: Any) -> Trial:
@@ -391,8 +391,7 @@ class LocalCluster:
     def _nodes_now(self) -> tuple[ClusterNode, ...]:
         """With the memory that the trials on them have asked for."""
         taken = dict.fromkeys(self._nodes, 0)
-        for trial in self.trials.values():
-            if trial.state in ALLOCATED:
-                for name in {node for node, _ in trial.binding}:
-                    taken[name] += trial.spec.memory_bytes
+        for trial in self._allocated():
+            for name in {node for node, _ in trial.binding}:
+                taken[name] += trial.spec.memory_bytes
         return tuple(replace(node, memory_allocated_bytes=taken[n]) for n, node in self._nodes.items())

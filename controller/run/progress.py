@@ -44,19 +44,16 @@ class Progress:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._states: dict[JobId, str] = {}
-        self._seen: dict[JobId, Trial] = {}
         self._summary_at = time.monotonic()
 
     def begin(self, trials: Iterable[Trial]) -> None:
         """What is known already is not said again."""
         self._states = {trial.id: _state(trial) for trial in trials}
 
-    def completed(self, cycle: Cycle, trials: Iterable[Trial]) -> None:
-        for trial in trials:
-            if self._seen.get(trial.id) is trial:
-                continue
-            self._seen[trial.id], said = trial, _state(trial)
-            if said and self._states.get(trial.id) != said:
+    def completed(self, cycle: Cycle, changed: Iterable[Trial], trials: Iterable[Trial]) -> None:
+        """`changed`: since the cycle before, of all `trials`."""
+        for trial in changed:
+            if (said := _state(trial)) and self._states.get(trial.id) != said:
                 self._states[trial.id] = said
                 self._say(f"{_clock()}  {trial.number:>4}  {clean(trial.spec.name)}: {said}")
         if time.monotonic() >= self._summary_at + SUMMARY_SECONDS:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from controller.cluster.allocation import ends_at
 from controller.cluster.local import LocalCluster
-from controller.cluster.port import JobState
+from controller.cluster.port import ALLOCATED, JobState
 from controller.cluster.request import read_message
 from controller.cluster.trial import Trial, TrialSpec
 from controller.daemon.assembly import Assembly
@@ -84,6 +84,8 @@ class StudyRun:
         """What ends it before its trials are over."""
         self._open = wishes.open
         self._cluster: LocalCluster | None = None
+        self._changed: dict[JobId, Trial] = {}
+        """Trials whose state has changed since the last cycle."""
         self._progress = Progress(lambda line: print(line, flush=True))
 
     async def look(self) -> Machine:
@@ -189,7 +191,7 @@ class StudyRun:
             async with assembly.leading(
                 settings, make_policy(settings.policy), cluster, nodes, journal, publish
             ) as controller:
-                cluster.on_change = controller.pace.poke
+                cluster.on_change = lambda trial: self._has_changed(controller, trial)
                 self._handle_signals(controller)
                 if self._open:
                     self._watch_input(controller)
@@ -224,10 +226,16 @@ class StudyRun:
             flush=True,
         )
 
+    def _has_changed(self, controller: Controller, trial: Trial) -> None:
+        self._changed[trial.id] = trial
+        if trial.state not in ALLOCATED:  # else by an operation, whose end is seen at once
+            controller.pace.poke()
+
     def _completed(self, cycle: Cycle) -> None:
         assert self._cluster is not None
         self._look_at_asked(self._cluster)
-        self._progress.completed(cycle, self._cluster.trials.values())
+        changed, self._changed = self._changed, {}
+        self._progress.completed(cycle, changed.values(), self._cluster.trials.values())
         if self._cluster.over and not cycle.snapshot.jobs and not self._open:
             self._stop.set()
         elif self._ends_at is not None and not self._signal and self._ends_soon(cycle):
@@ -343,7 +351,7 @@ def _require_room(trials: Sequence[TrialSpec], found: Machine) -> None:
 def supervise(study: Study, folder: Path, wishes: Wishes, environ: Mapping[str, str]) -> int:
     """Run a study. Returns the exit status. Raises GandivaError."""
     folder.mkdir(parents=True, exist_ok=True)
-    logging.raiseExceptions = False  # a full disk is said once, not with each line
+    logging.raiseExceptions = False  # what a full disk keeps from the log is not said in its place
     logging.basicConfig(
         level=logging.INFO,
         filename=StudyFolder(folder).log,

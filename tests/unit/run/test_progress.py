@@ -64,16 +64,10 @@ def test_each_start_and_end_is_said_once() -> None:
     progress = Progress(said.append)
     progress.begin([on_gpus(1, 0), trial(2), trial(30)])
     for _ in range(2):
-        progress.completed(cycle(), [on_gpus(1, 0), on_gpus(2, 1, 2), trial(30)])
-    progress.completed(
-        cycle(),
-        [
-            ended(1, "COMPLETED"),
-            trial(2, restarts=1),
-            ended(30, "FAILED", ODD, exit_code=3, reason=ODD),
-        ],
-    )
-    progress.completed(cycle(), [ended(1, "COMPLETED"), on_gpus(2, 1, restarts=1)])
+        progress.completed(cycle(), [on_gpus(2, 1, 2)], ())
+    changed = [ended(1, "COMPLETED"), trial(2, restarts=1), ended(30, "FAILED", ODD, exit_code=3, reason=ODD)]
+    progress.completed(cycle(), changed, ())
+    progress.completed(cycle(), [on_gpus(2, 1, restarts=1)], ())
     assert said == [
         "11:22:33     2  lr=1: starts on n:1-2",
         "11:22:33     1  lr=1: completed",
@@ -87,7 +81,7 @@ def test_a_summary_each_minute(clock: list[float]) -> None:
     progress = Progress(said.append)
     for seconds in (SUMMARY_SECONDS - 1, 1, 0, 1, SUMMARY_SECONDS - 1):
         clock[0] += seconds
-        progress.completed(cycle(), [trial()])
+        progress.completed(cycle(), (), [trial()])
     assert said == ["11:22:33  0 of 1 trials are over; 0 are on GPUs, 0 pause, 0 wait"] * 2
 
 
