@@ -63,7 +63,7 @@ def test_six_trials_take_turns_on_two_gpus(workstation: Workstation, chosen: str
     assert sum(row.slices for row in rows) > 8, "they have taken turns"
     assert all(trial.restarts == 0 for trial in workstation.trials().values())
     assert workstation.processes() == []
-    assert list((workstation.folder / "xdg").iterdir()) == []
+    assert list(workstation.run_dir().iterdir()) == []
     assert "ERROR" not in (workstation.folder / "lr" / "log").read_text()
 
 
@@ -80,7 +80,7 @@ def test_supervisors_are_killed_at_any_moment(workstation: Workstation, journal_
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
         process.communicate()
-        for part in (workstation.folder / "xdg").glob("*/journal.sqlite*") if journal_lost else ():
+        for part in workstation.run_dir().glob("journal.sqlite*") if journal_lost else ():
             part.unlink()
     status, said = workstation.run(file)
     assert status == 0, said
@@ -143,8 +143,9 @@ def reasons(workstation: Workstation) -> str:
 
 @pytest.mark.nightly
 def test_trials_share_gpus(workstation: Workstation) -> None:
-    """Four on two GPUs: those that are packed compute what they do alone."""
-    packs = 'name = "gandiva"\nmoves = ["pack"]\ngandiva.slice_seconds = 2.0\ntrials.trial_seconds = 1.0'
+    """Four on two GPUs: those that are packed compute what they do alone. A slice is longer than what it
+    takes to measure a rate (`controller.nodes.progress`)."""
+    packs = 'name = "gandiva"\nmoves = ["pack"]\ngandiva.slice_seconds = 5.0\ntrials.trial_seconds = 1.0'
     text = policy(packs, workstation, "--utilisation 30").replace(
         "[trial]", "[trial]\npack = true\nmodel = 'one'"
     )
