@@ -37,6 +37,7 @@ def of_trial(number: int, run_dir: Path = RUN_DIR) -> dict[str, str]:
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
     """Processes are the agent's own user's, 1000, where nothing else is said."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "getpid", lambda: 2**22 + 1)  # the agent is none of these processes
     monkeypatch.setattr(ProcessTable, "effective_uid", ProcessTable.uid)
     return Table(tmp_path)
 
