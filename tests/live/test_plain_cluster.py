@@ -141,10 +141,10 @@ def steps_done(site: Site) -> dict[str, int]:
 
 def test_a_chain_of_jobs_passes_its_time_limits(site: Site) -> None:
     """Each saves its trials before its time limit, and the next goes on at the same steps."""
-    command = f"{TRIAL} --minibatch-ms 300 --seed {{seed}} --store {{store}}"
+    command = f"{TRIAL} --minibatch-ms 1000 --seed {{seed}} --store {{store}}"
     write(site, STUDY.format(command=command, seeds=[1, 2, 3, 4]))
     script = f"gandiva run {FOLDER}.toml; echo $? >> {FOLDER}/chain"
-    job = run(site, script, "--gres=gpu:2", "-N1", "-t", "1", "--array=1-6%1")
+    job = run(site, script, "--gres=gpu:2", "-N1", "-t", "1", "--array=1-9%1")
     said: list[str] = []
 
     def over() -> bool:
@@ -152,8 +152,9 @@ def test_a_chain_of_jobs_passes_its_time_limits(site: Site) -> None:
         said[:] = done.stdout.split()
         return "0" in said
 
-    site.wait("the end of the study", over, timeout_seconds=420)
-    assert set(said[: said.index("0")]) == {"75"}, f"job {job}: {said}"
+    site.wait("the end of the study", over, timeout_seconds=600)
+    passed = said[: said.index("0")]
+    assert set(passed) == {"75"} and len(passed) >= 3, f"job {job}: {said}"
     assert sorted(digests(site)) == alone(site, [f"--seed {seed}" for seed in (1, 2, 3, 4)])
 
 
