@@ -25,8 +25,10 @@ async def save(operation: Operation, _action: Save) -> None:
         await into_store(operation)
     except GandivaError as failure:
         await not_saved(operation, failure)
+        now, memory = context.clock.now(), context.memory.change(job.id)
+        memory.unsavable_until = max(memory.unsavable_until or 0.0, now + PLACE_RETRY_SECONDS)
         words = f"its state is not written into its checkpoint store: {failure}"
-        context.hold(job.id, PLACE_RETRY_SECONDS, "save-failed", words)
+        context.recorder.event("save-failed", words, now, job.id)
         raise
     operation.step(Step.STOP if job.phase in IN_HOST_MEMORY else Step.NODE_RESUME)
     try:
