@@ -24,7 +24,7 @@ def client_of_study(args: argparse.Namespace) -> ApiClient:
     supervisor = study_folder(args).supervisor()
     if supervisor is None or not living(supervisor):
         raise GandivaError(f"study {args.study} {_why_not(args, supervisor)}")
-    check = f"is process {supervisor.pid}, its supervisor, about to begin or to end?"
+    check = f"is process {supervisor.pid}, its supervisor, about to begin or to end, or in another /tmp?"
     return ApiClient(PREFIX + supervisor.socket, deadline_seconds=args.deadline, check=check)
 
 

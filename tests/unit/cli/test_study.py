@@ -313,7 +313,7 @@ def test_a_supervisor_that_does_not_answer(capsys: pytest.CaptureFixture[str], s
         assert (code, out) == (1, "")
         assert err == (
             "gandiva: cannot reach the Gandiva controller at unix:/nowhere/s (No such file or directory): "
-            f"is process {os.getpid()}, its supervisor, about to begin or to end?\n"
+            f"is process {os.getpid()}, its supervisor, about to begin or to end, or in another /tmp?\n"
         )
 
 
