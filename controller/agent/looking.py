@@ -81,7 +81,12 @@ def observe(node: Node, _args: object, deadline: Deadline) -> protocol.ObserveRe
 
 def living(node: Node, args: protocol.JobArgs, _deadline: Deadline) -> protocol.Living:
     """What of a job lives here, whether or not it has a control block."""
-    return protocol.Living(processes=node.processes.living(args.job_id), booted_at=_booted_at(node.processes))
+    own = [process.pid for process in node.processes.of_job(args.job_id)]
+    return protocol.Living(
+        processes=node.processes.living(args.job_id),
+        booted_at=_booted_at(node.processes),
+        halted=bool(own) and all(node.processes.halted(pid) for pid in own),
+    )
 
 
 def _job_info(

@@ -49,8 +49,7 @@ class Repairs:
         """Without actions that would do harm, and with those that put things right."""
         if out_of_reach := self._vanished.look(observer, now):
             actions = [action for action in actions if action.job_id not in out_of_reach]
-            for job_id, node in self._vanished.found(observer).items():
-                words = f"nothing of it is left on {node}, which has probably lost power"
+            for job_id, words in self._vanished.found(observer).items():
                 actions.append(Requeue(job_id, Why(Reason.REPAIRED, words)))
         for job_id in self._holds.look(observer, now):
             words = "restores the hold after requeue of a suspended job"

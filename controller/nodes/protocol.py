@@ -323,6 +323,8 @@ class Living:
     """Processes of the job on the node, Slurm's own for it included."""
     booted_at: float
     """When the node (or the container that is one) was started, in seconds since the epoch on its clock."""
+    halted: bool = False
+    """The job's own processes there are stopped or frozen, all of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Jobs that Slurm takes for running or suspended while nothing of them is left on their node.
+"""Jobs that Slurm takes for running or suspended while nothing of them is left on their node, or nothing that
+could go on.
 
 A node that lost power and is back soon forgets its jobs, and slurmctld does not hear of it before the node
 registers anew, which can take minutes (docs/slurm-facts.md). Until then such a job holds GPUs that stand
@@ -9,6 +10,9 @@ booted since the job's start.
 
 Without the boot nothing of this shows that a job was cut short: a slurmctld that was killed and is back with
 an old state takes one that has just completed for running, which must not run again.
+
+A job of which only the control block is missing goes on to its end. Where it is stopped, though Slurm has it
+running, it was off its GPUs: nobody can bring it back, and it is requeued, too.
 """
 
 import asyncio
@@ -16,7 +20,7 @@ import logging
 import math
 from dataclasses import dataclass
 
-from controller.cluster.port import ON_NODES, ClusterJob
+from controller.cluster.port import ON_NODES, ClusterJob, JobState
 from controller.errors import GandivaError
 from controller.model import JobId
 from controller.nodes.port import NodePort
@@ -38,7 +42,8 @@ _Run = tuple[str, JobId, float | None]
 class _Absence:
     ask_at: float
     asked: asyncio.Task[None] | None = None
-    vanished: bool = False
+    vanished: str = ""
+    """Why it is to be requeued."""
     alive: bool = False
 
 
@@ -69,12 +74,12 @@ class VanishedJobs:
         return frozenset(job_id for (_, job_id, _), absence in self._absent.items() if not absence.alive)
 
     def found(self, observer: Observer) -> dict[JobId, str]:
-        """Jobs that have vanished for certain and of which something can be done now, and from which node."""
+        """Jobs that have vanished for certain and of which something can be done now, and why."""
         found: dict[JobId, str] = {}
-        for (node, job_id, _), absence in sorted(self._absent.items(), key=lambda item: item[0][:2]):
+        for (_, job_id, _), absence in sorted(self._absent.items(), key=lambda item: item[0][:2]):
             job = observer.jobs.get(job_id)
             if absence.vanished and job is not None and not job.switching and job.held_until is None:
-                found.setdefault(job_id, node)
+                found.setdefault(job_id, absence.vanished)
         return found
 
     async def _ask(self, node: str, job: ClusterJob, absence: _Absence) -> None:
@@ -90,9 +95,13 @@ class VanishedJobs:
             absence.asked = None
         booted_since = job.start_time is not None and living.booted_at > job.start_time
         if living.processes == 0 and booted_since:
-            message = f"it counts as {job.state_name}, but nothing of it is left on {node}"
-            log.warning("job %s (user %s): %s; it is requeued", job.id, job.user, message)
-            absence.vanished, absence.alive, absence.ask_at = True, False, math.inf
+            absence.vanished = f"nothing of it is left on {node}, which has probably lost power"
+        elif living.halted and job.state is JobState.RUNNING:
+            absence.vanished = f"it is off its GPUs, and its control block on {node} is gone"
+        if absence.vanished:
+            words = f"it counts as {job.state_name}, but {absence.vanished}"
+            log.warning("job %s (user %s): %s; it is requeued", job.id, job.user, words)
+            absence.alive, absence.ask_at = False, math.inf
         else:
             absence.alive = True
             absence.ask_at += ALIVE_SECONDS

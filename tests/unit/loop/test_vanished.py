@@ -24,6 +24,7 @@ class PowerCut(TroubledNodes):
     booted_at = 0.0
     """Of the power cut, if there was one: `lose` says when."""
     left: int = 0
+    halted = False
     asked = 0
     deaf = False
 
@@ -37,11 +38,11 @@ class PowerCut(TroubledNodes):
         self.asked += 1
         if self.deaf:
             raise NodeError(node, "bad_request", "there is no verb living")
-        return Living(self.left, self.booted_at)
+        return Living(self.left, self.booted_at, self.halted)
 
 
-def a_world(folder: Path, nodes: int = 1, gpus: int = 1) -> tuple[World, PowerCut]:
-    world = World(folder, nodes=nodes, gpus=gpus)
+def a_world(folder: Path, nodes: int = 1, gpus: int = 1, mode: str = "slurm") -> tuple[World, PowerCut]:
+    world = World(folder, nodes=nodes, gpus=gpus, mode=mode)
     port = PowerCut(world.cluster)
     world.node_port = world.nodes = port
     return world, port
@@ -93,6 +94,30 @@ def test_a_job_that_lives_without_its_control_block_is_not_touched(tmp_path: Pat
         nodes.left = 0
         await asyncio.sleep(ALIVE_SECONDS + 5)
         assert world.cluster.jobs[job].restart_count == 1, "its processes have gone as well"
+        await world.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("mode", ["slurm", "node"])
+def test_a_job_that_is_stopped_without_its_control_block_is_requeued(tmp_path: Path, mode: str) -> None:
+    """It was off its GPUs, and nobody can bring it back. One that Slurm has suspended is its owner's."""
+
+    async def scenario() -> None:
+        world, nodes = a_world(tmp_path, gpus=1, mode=mode)
+        jobs = [world.submit(work_seconds=6 * SLICE_SECONDS) for _ in range(2)]
+        world.start()
+        await asyncio.sleep(2.5 * SLICE_SECONDS)
+        off = next(j for j in jobs if j not in world.running())
+        nodes.left, nodes.halted = 1, True
+        nodes.lose(off, booted=False)
+        await asyncio.sleep(MISSING_SECONDS + 5)
+        assert world.cluster.jobs[off].restart_count == (mode == "node")
+        if mode == "node":
+            await world.until_ended(jobs, 600)
+            decisions = JournalReader(world.journal_path).decisions(off)
+            reasons = [decision.reason for decision in decisions if decision.action == "requeue"]
+            assert reasons == ["it is off its GPUs, and its control block on n1 is gone"]
         await world.stop()
 
     run(scenario)
