@@ -80,7 +80,8 @@ def test_a_trial_leaves_its_gpu_and_comes_back(rig: Rig, tmp_path: Path) -> None
         stranger = start_trial(rig, 4, tmp_path / "other", *QUICK, gpus="1")
         rig.wait_for_steps(trial, 3)
         rig.wait_for_steps(stranger, 3)
-        assert (await nodes.living(NODE, trial.job_id, deadline_seconds=60.0)).processes == 2
+        living = await nodes.living(NODE, trial.job_id, deadline_seconds=60.0)
+        assert living.processes == 2 and not living.halted
         seen = await job_sample(nodes, trial)
         assert (seen.phase, seen.gpus, len(seen.ranks), seen.error) == (NodePhase.RUNNING, (0,), 1, "")
         owners = {gpu.index: [each.job_id for each in gpu.processes] for gpu in (await sample(nodes)).gpus}
@@ -88,6 +89,7 @@ def test_a_trial_leaves_its_gpu_and_comes_back(rig: Rig, tmp_path: Path) -> None
         await offload(nodes, 3, release_context=True)
         assert (await job_sample(nodes, trial)).phase is NodePhase.YIELDED
         assert rig.held()[0] == 0 and len(stranger.steps()) > 0
+        assert (await nodes.living(NODE, trial.job_id, deadline_seconds=60.0)).halted
         await resume(nodes, 3, [0], [0])
         before = len(trial.steps())
         eventually("it goes on", lambda: len(trial.steps()) > before)
