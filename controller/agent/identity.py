@@ -220,8 +220,7 @@ class Trials:
 
     def is_here(self, job_id: int) -> bool:
         """Its first process says so of itself: no other need be asked for those above it."""
-        own = (pid for pid in self.table.pids() if self.table.effective_uid(pid) == self._uid)
-        says = (pid for pid in own if self._says(pid) == job_id)
+        says = (pid for pid in self.table.pids() if self._says(pid) == job_id)
         return any(self.table.start_time_ticks(pid) is not None for pid in says)
 
     def _trials(self, pids: Iterable[int]) -> dict[int, int]:
@@ -231,20 +230,16 @@ class Trials:
         for pid in pids:
             if self.table.effective_uid(pid) != self._uid:
                 continue
-            trial = self._trial(pid, known, own=True)
+            trial = self._trial(pid, known)
             if trial is not None and not self.table.calls_the_driver(pid):
                 found[pid] = trial
         return found
 
-    def _trial(
-        self, pid: int, known: dict[int, int | None], depth: int = 0, *, own: bool = False
-    ) -> int | None:
-        """Of the process, else of the nearest one above it. Nothing above an agent makes it a trial's. `own`:
-        it is known to be this user's."""
+    def _trial(self, pid: int, known: dict[int, int | None], depth: int = 0) -> int | None:
+        """Of the process, else of the nearest one above it. Nothing above an agent makes it a trial's."""
         if pid in known:
             return known[pid]
-        own = own or self.table.effective_uid(pid) == self._uid
-        found, parent, before = self._says(pid) if own else None, self.table.parent(pid), None
+        found, parent, before = self._says(pid), self.table.parent(pid), None
         # Where its parent has ended since that look, it has another one now.
         while found is None and parent not in (None, before) and depth < MOST_ANCESTORS:
             found = self._trial(parent, known, depth + 1)
@@ -254,7 +249,7 @@ class Trials:
 
     def _says(self, pid: int) -> int | None:
         """What its own environment says."""
-        text = self.table.read(pid, "environ")
+        text = self.table.read(pid, "environ") if self.table.effective_uid(pid) == self._uid else ""
         if f"GANDIVA_CONTROL_DIR={self._prefix}" not in text:
             return None
         environ = variables(text)

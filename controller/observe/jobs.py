@@ -25,8 +25,6 @@ from controller.observe.memory import FailedStart, JobMemory, Limit
 from controller.observe.node_cache import OnNode
 
 TRESPASS_SECONDS = 30.0
-_GOLDEN = (5**0.5 - 1) / 2
-"""Its multiples are spread evenly."""
 _MAY_START = frozenset({Phase.QUEUED, Phase.SUSPENDED, Phase.YIELDED})
 
 
@@ -213,7 +211,7 @@ def _save_at(seen: Seen, in_host_memory: bool) -> float:
         return math.inf
     if in_host_memory:
         return -math.inf if usage.seconds >= saved + every / 2 else math.inf
-    quarter, own = every / 4, int(seen.job.id) * _GOLDEN % 1.0
+    quarter, own = every / 4, int(seen.job.id) * 0.618034 % 1.0  # golden: its multiples are spread evenly
     due = (math.floor(saved / quarter + own) + 4 - own) * quarter
     return math.inf if usage.since is None else usage.since + due - usage.seconds
 

@@ -98,9 +98,8 @@ class VanishedJobs:
             absence.vanished = f"nothing of it is left on {node}, which has probably lost power"
         elif living.halted and job.state is JobState.RUNNING:
             absence.vanished = f"it is off its GPUs, and its control block on {node} is gone"
-        if absence.vanished:
-            words = f"it counts as {job.state_name}, but {absence.vanished}"
-            log.warning("job %s (user %s): %s; it is requeued", job.id, job.user, words)
+        if words := absence.vanished:
+            log.warning("job %s (user %s): requeued: %s", job.id, job.user, words)
             absence.alive, absence.ask_at = False, math.inf
         else:
             absence.alive = True

@@ -138,10 +138,8 @@ def _own_folder() -> Path:
 def _made(folder: Path) -> Path:
     try:
         make_own(folder)
-    except (FileExistsError, PermissionError) as error:
-        raise GandivaError(f"folder {folder}: {error.strerror}: remove it") from error
     except OSError as error:
-        raise GandivaError(f"cannot make folder {folder}: {error.strerror}") from error
+        raise GandivaError(f"cannot have folder {folder} for this user alone: {error.strerror}") from error
     return folder
 
 

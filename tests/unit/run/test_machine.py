@@ -291,7 +291,7 @@ def test_a_folder_that_another_user_could_have_made(
 
 def test_no_room_for_a_folder(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TEMPORARY", temporary / "no")
-    with pytest.raises(GandivaError, match=f"cannot make folder {temporary}/no/gandiva-.*: No such file"):
+    with pytest.raises(GandivaError, match=f"folder {temporary}/no/gandiva-.* for this user alone: No such"):
         run_dir(temporary)
 
 
