@@ -30,6 +30,9 @@ class Suspend(Action):
     """Take a job off its GPUs and, in suspend mode `slurm`, suspend it in Slurm. Also completes a suspend
     that was cut short after the job had left its GPUs."""
 
+    saves: bool = False
+    """Before it leaves them it writes its state into its checkpoint store: off them it cannot."""
+
 
 @value
 class Resume(Action):

@@ -17,6 +17,8 @@ from controller.act.actions import (
     Withdraw,
 )
 from controller.model import (
+    IN_HOST_MEMORY,
+    GpuId,
     GpuSet,
     Job,
     JobId,
@@ -28,6 +30,7 @@ from controller.model import (
     SuspendMethod,
     Target,
     Trespass,
+    Unsaved,
     Unsuspendable,
     Why,
     reason_of,
@@ -51,6 +54,7 @@ def diff(
     whose state is not known.
     """
     actions: list[Action] = []
+    waited_for: GpuSet | None = None
     for job_id in sorted({*looked_at, *targets}):
         job = snapshot.jobs.get(job_id)
         if job is None or job.switching:
@@ -59,9 +63,28 @@ def diff(
         action = _way_out(job, trespass) if job.trespasses else None
         target = targets.get(job_id) or Target(job.placement)  # it stays as it is
         action = action or _action(job, target, reason, suspend_in_slurm, default_method)
+        if action is None and job.unsaved and job.held_until is None:
+            waited_for = _waited_for(snapshot) if waited_for is None else waited_for
+            action = _save(job, waited_for)
         if action is not None:
             actions.append(action)
     return sorted(actions, key=lambda action: not isinstance(action, FREES))
+
+
+def _waited_for(snapshot: Snapshot) -> GpuSet:
+    """GPUs in the allocations of jobs that are off them, or are to begin there: who has them leaves soon."""
+    waiting = (job for job in snapshot.jobs.values() if not job.placement.gpus)
+    return frozenset[GpuId]().union(*(job.allocation for job in waiting))
+
+
+def _save(job: Job, waited_for: GpuSet) -> Action | None:
+    if job.phase in IN_HOST_MEMORY:
+        due = job.saves_off
+    else:
+        least = Unsaved.MUCH if waited_for.isdisjoint(job.placement.gpus) else Unsaved.TOO_MUCH
+        due = job.unsaved >= least
+    words = "its state is written into its checkpoint store from time to time"
+    return Save(job.id, Why(Reason.SAVED, words)) if due else None
 
 
 def _way_out(job: Job, trespass: Trespass) -> Action | None:
@@ -106,10 +129,6 @@ def _action(
             if not wanted.gpus and to_store and job.may_migrate:
                 return to_the_queue(job, reason)
             return _leave(job, bool(wanted.gpus), reason, method)
-    if job.save_due:
-        return Save(
-            job.id, Why(Reason.SAVED, "its state is written into its checkpoint store from time to time")
-        )
     return None
 
 
@@ -157,4 +176,4 @@ def _leave(job: Job, moves: bool, reason: str, method: SuspendMethod) -> Action 
     by_requeue = job.may_requeue and (job.request.suspend or method) is SuspendMethod.REQUEUE
     if by_requeue or grew:
         return to_the_queue(job, reason)
-    return Suspend(job.id, reason)
+    return Suspend(job.id, reason, bool(job.unsaved) and not job.saves_off)

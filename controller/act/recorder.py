@@ -68,8 +68,12 @@ class Recorder:
 
     def saved(self, job_id: JobId, ran_seconds: float, message: str, now: float) -> None:
         """Its state is in its checkpoint store, after so long on GPUs."""
-        self._journal.save_note(SAVED_NOTE, job_id, (ran_seconds,))
+        self.saves_from(job_id, ran_seconds)
         self.event("checkpointed", message, now, job_id)
+
+    def saves_from(self, job_id: JobId, ran_seconds: float) -> None:
+        """What it has done until then need not be saved any more."""
+        self._journal.save_note(SAVED_NOTE, job_id, (ran_seconds,))
 
     def moved(self, moved: Moved, reason: str, now: float) -> None:
         kind = f"{moved.move}-{moved.verdict.value}"

@@ -7,12 +7,13 @@ A suspended job gets no GPU for that: Slurm lets its processes run, and its sess
 
 import logging
 
+from controller.act import store
 from controller.act.actions import Save
 from controller.act.context import PLACE_RETRY_SECONDS, JobEnded, Operation
 from controller.act.recorder import Step
-from controller.act.resume import once_thawed, put_back, stays_off
+from controller.act.resume import put_back, stays_off
 from controller.act.suspend import pause
-from controller.errors import GandivaError, NodeError, NodeUnreachable
+from controller.errors import GandivaError, NodeUnreachable
 from controller.model import IN_HOST_MEMORY
 
 log = logging.getLogger(__name__)
@@ -25,10 +26,7 @@ async def save(operation: Operation, _action: Save) -> None:
         await into_store(operation)
     except GandivaError as failure:
         await not_saved(operation, failure)
-        now, memory = context.clock.now(), context.memory.change(job.id)
-        memory.unsavable_until = max(memory.unsavable_until or 0.0, now + PLACE_RETRY_SECONDS)
-        words = f"its state is not written into its checkpoint store: {failure}"
-        context.recorder.event("save-failed", words, now, job.id)
+        store.cannot(operation, failure, PLACE_RETRY_SECONDS)
         raise
     operation.step(Step.STOP if job.phase in IN_HOST_MEMORY else Step.NODE_RESUME)
     try:
@@ -40,8 +38,7 @@ async def save(operation: Operation, _action: Save) -> None:
 
 
 async def into_store(operation: Operation) -> None:
-    """Once the job is where it can: all its ranks at one step, on its GPUs, or running off them. There it
-    stays. Done when all its nodes say that one generation is published."""
+    """Once the job is where it can: all its ranks at one step, on its GPUs, or running off them."""
     context, job = operation.context, operation.job
     began = context.clock.now()
     if job.phase not in IN_HOST_MEMORY:
@@ -50,24 +47,7 @@ async def into_store(operation: Operation) -> None:
     elif context.suspends_in_slurm:
         operation.step(Step.SLURM_RESUME)
         await context.patiently(context.cluster.resume, job.id)
-    operation.step(Step.SAVE)
-    seconds = context.settings.suspend.save_deadline_seconds
-    answers = await once_thawed(
-        context,
-        job,
-        lambda: context.on_nodes(
-            job, lambda node: context.nodes.save(node, job.id, deadline_seconds=seconds)
-        ),
-    )
-    found = {(answer.step, answer.generation) for answer in answers.values()}
-    if len(found) != 1:
-        words = f"job {job.id}: nodes saved different things: {sorted(found)}"
-        raise NodeError(min(answers), "not_cooperative", words)
-    context.took(job, "save", began)
-    now, memory, saved = context.clock.now(), context.memory.change(job.id), next(iter(answers.values()))
-    memory.saved_seconds = memory.usage.ran(now)
-    message = f"step {saved.step} is generation {saved.generation} of its checkpoint store"
-    context.recorder.saved(job.id, memory.saved_seconds, message, now)
+    await store.write(operation, began)
 
 
 async def not_saved(operation: Operation, failure: GandivaError) -> None:

@@ -3,7 +3,7 @@
 
 import logging
 
-from controller.act import residuals
+from controller.act import residuals, store
 from controller.act.actions import Suspend
 from controller.act.context import PLACE_RETRY_SECONDS, Context, JobEnded, Operation, gather
 from controller.act.place import names
@@ -27,6 +27,9 @@ async def suspend(operation: Operation, action: Suspend) -> None:
     context, job = operation.context, operation.job
     began, left_at = context.clock.now(), None
     try:
+        if action.saves:
+            await _save(operation)
+            began = context.clock.now()
         if job.phase is not Phase.YIELDED and not await _leave_gpus(operation):
             left_at = context.clock.now()
         if context.suspends_in_slurm:
@@ -41,6 +44,18 @@ async def suspend(operation: Operation, action: Suspend) -> None:
     context.end_slice(job.id, action.reason, began, left_at)
     context.took(job, "suspend", began)
     context.ledger.release(job.id)
+
+
+async def _save(operation: Operation) -> None:
+    """What cannot be written stays unwritten: the job leaves its GPUs all the same."""
+    context, job = operation.context, operation.job
+    began = context.clock.now()
+    operation.step(Step.PAUSE)
+    try:
+        await pause(context, job)
+        await store.write(operation, began)
+    except NodeError as failure:
+        store.cannot(operation, failure, context.alone_seconds(failure))
 
 
 async def _leave_gpus(operation: Operation) -> bool:

@@ -85,7 +85,7 @@ def living(node: Node, args: protocol.JobArgs, _deadline: Deadline) -> protocol.
     return protocol.Living(
         processes=node.processes.living(args.job_id),
         booted_at=_booted_at(node.processes),
-        halted=bool(own) and all(node.processes.halted(pid) for pid in own),
+        halted=node.settings.trials and bool(own) and all(node.processes.halted(pid) for pid in own),
     )
 
 

@@ -56,14 +56,16 @@ class Accounting:
                 idle_since=self._looked_at if totals.slices else None,
             )
             memory.moves, memory.suspends = totals.moves, totals.suspends
-            # Where it was never saved: not at once with all others.
             memory.saved_seconds = totals.run_seconds
             if totals.utilization_fraction is not None:
                 utilization.recall(job_id, totals.run_seconds, totals.utilization_fraction)
-        for job_id, note in journal.notes(SAVED_NOTE).items():
-            for seconds in note or ():
-                if isinstance(seconds, int | float):
-                    self._memory.change(job_id).saved_seconds = float(seconds)
+        notes = journal.notes(SAVED_NOTE)
+        for job_id in self._memory.known():
+            memory, note = self._memory.change(job_id), notes.get(job_id)
+            if note and isinstance(note[0], int | float):
+                memory.saved_seconds = float(note[0])
+            else:  # it counts as saved now, for controllers to come too: not at once with all others
+                self._recorder.saves_from(job_id, memory.saved_seconds)
 
     def _clock_was_stepped_by(self, journal: Journal, last_seen: float, now: float) -> float:
         """By how many seconds the wall clock was stepped while no controller ran, more than it may drift."""

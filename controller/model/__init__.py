@@ -33,6 +33,7 @@ from controller.model.job import (
     StateAt,
     SuspendMethod,
     Trespass,
+    Unsaved,
     Unsuspendable,
     Usage,
 )

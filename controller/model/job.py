@@ -186,6 +186,20 @@ class FailedSuspends:
     """What becomes of the job when it is to leave its GPUs the next time."""
 
 
+class Unsaved(enum.IntEnum):
+    """What a job has done since its state was written into its checkpoint store, by
+    `suspend.save_every_seconds`. It is written, of a job that can now:"""
+
+    LITTLE = 0
+    """Not."""
+    SOME = 1
+    """Off its GPUs; of one that cannot there, before it leaves them."""
+    MUCH = 2
+    """On its GPUs, too, where no job waits for these."""
+    TOO_MUCH = 3
+    """In any case."""
+
+
 @value(kw_only=True)
 class Job:
     """A Gandiva job, from submission to its end. Growing counters are in `Usage`: a job that only ran on is
@@ -262,8 +276,9 @@ class Job:
     """It keeps its GPUs until then, whatever its place in an order: what its last switch took bounds how
     often jobs change places."""
     failed_suspends: FailedSuspends | None = None
-    save_due: bool = False
-    """It is to write its state into its checkpoint store where it is: `suspend.save_every_seconds`."""
+    unsaved: Unsaved = Unsaved.LITTLE
+    saves_off: bool = True
+    """It can write its state into its checkpoint store off its GPUs, as far as is known."""
     trespasses: bool = False
     """It has memory on GPUs that are not its own now, and has had it for a while."""
     start_time: float | None = None

@@ -324,7 +324,7 @@ class Living:
     booted_at: float
     """When the node (or the container that is one) was started, in seconds since the epoch on its clock."""
     halted: bool = False
-    """The job's own processes there are stopped or frozen, all of them."""
+    """Of a trial: its processes there are stopped, all of them."""
 
 
 @dataclass(frozen=True, slots=True)

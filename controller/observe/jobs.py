@@ -3,6 +3,7 @@
 
 import math
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from controller.cluster.port import ClusterJob, JobState
 from controller.errors import NodeError
@@ -17,6 +18,7 @@ from controller.model import (
     Placement,
     Request,
     SuspendMethod,
+    Unsaved,
     Unsuspendable,
     value,
 )
@@ -155,7 +157,7 @@ def _constraints(seen: Seen, phase: Phase) -> tuple[float | None, FailedStart | 
     return held_until, refused, refused_nodes
 
 
-def _abilities(seen: Seen, phase: Phase, last: GpuSet, free: bool) -> dict[str, bool]:
+def _abilities(seen: Seen, phase: Phase, last: GpuSet, free: bool) -> dict[str, Any]:
     """What a plan may do with it. `free`: it may change now at all."""
     memory, blocks, now, adaptive = seen.memory, seen.blocks, seen.now, seen.request.adaptive
     in_host_memory, failed = phase in IN_HOST_MEMORY, memory.failed_suspends
@@ -164,11 +166,11 @@ def _abilities(seen: Seen, phase: Phase, last: GpuSet, free: bool) -> dict[str, 
     suspendable = _later(memory.unsuspendable_until, now) is None and not stays
     may_stop = phase is Phase.RUNNING and free and suspendable
     saves_off = in_host_memory and free and all(block.saves_yielded for block in blocks)
-    may_save_here = saves_off or (phase is Phase.RUNNING and free)
     movable = bool(blocks) and all(block.movable for block in blocks)
     resizable = bool(blocks) and all(block.resizable for block in blocks)
     savable = _later(memory.unsavable_until, now) is None
     has_store = savable and 0 < len(blocks) == len(seen.on_nodes) and all(block.has_store for block in blocks)
+    saves_at = _saves_at(seen) if has_store and (saves_off or (phase is Phase.RUNNING and free)) else {}
     keeps_checkpoints, migrates = seen.method is SuspendMethod.REQUEUE, seen.request.may_migrate
     starts_again = seen.job.may_requeue and (keeps_checkpoints or has_store)
     starts_anywhere = migrates and (keeps_checkpoints or (memory.has_store and savable))
@@ -184,7 +186,8 @@ def _abilities(seen: Seen, phase: Phase, last: GpuSet, free: bool) -> dict[str, 
         and (may_stop or saves_off)
         and (has_store or not in_host_memory),
         "starts_anywhere": starts_anywhere and not in_host_memory,
-        "save_due": has_store and may_save_here and _save_at(seen, in_host_memory) <= now,
+        "unsaved": max((how for how, at in saves_at.items() if at <= now), default=Unsaved.LITTLE),
+        "saves_off": saves_off if in_host_memory and free else memory.saves_off,
         "may_resize": starts_again and adaptive and may_stop,
         "may_resize_here": resizes_here and (phase is Phase.QUEUED or (may_stop and resizable)),
         "trespasses": free and phase in (Phase.RUNNING, Phase.STUCK) and _trespass_counts_at(memory) <= now,
@@ -195,25 +198,25 @@ def changes_at(seen: Seen, job: Job) -> float | None:
     """When the job made of that is another one by the passing of time alone."""
     memory, now = seen.memory, seen.now
     times = [job.held_until, job.keeps_until, memory.unsuspendable_until, memory.unsavable_until]
-    times += [_save_at(seen, job.phase in IN_HOST_MEMORY)] if job.has_store else []
+    times += _saves_at(seen).values() if job.has_store else ()
     times += [_trespass_counts_at(memory), *(until for until, _ in memory.refused_by.values())]
     if job.behind and (refused := _failed_start(memory, seen.limit, now)) is not None:
         times.append(refused.behind_until)
     return min([time for time in times if time is not None and now < time < math.inf], default=None)
 
 
-def _save_at(seen: Seen, in_host_memory: bool) -> float:
-    """When it is to save next. Off its GPUs, where that costs no time on them, when half of the time that the
-    site says has passed. On them in its last quarter, in which each job has a moment of its own that no start
-    of a controller moves: jobs that began together do not write together."""
-    usage, saved, every = seen.memory.usage, seen.memory.saved_seconds, seen.save_every_seconds
+def _saves_at(seen: Seen) -> Mapping[Unsaved, float]:
+    """When it is so much. On its GPUs a job stands still for a save: these moments differ with each job and
+    save, so that jobs do not write together, nor always when a slice or a round ends."""
+    memory, usage, every = seen.memory, seen.memory.usage, seen.save_every_seconds
     if not every:
-        return math.inf
-    if in_host_memory:
-        return -math.inf if usage.seconds >= saved + every / 2 else math.inf
-    quarter, own = every / 4, int(seen.job.id) * 0.618034 % 1.0  # golden: its multiples are spread evenly
-    due = (math.floor(saved / quarter + own) + 4 - own) * quarter
-    return math.inf if usage.since is None else usage.since + due - usage.seconds
+        return {}
+    part = (int(seen.job.id) + int(memory.saved_seconds * 1000)) * 0.618034 % 1.0  # golden: evenly spread
+    after = {Unsaved.SOME: 0.5, Unsaved.MUCH: 0.75 + part / 4, Unsaved.TOO_MUCH: 1.25 + part / 4}
+    left = {how: memory.saved_seconds + share * every - usage.seconds for how, share in after.items()}
+    if usage.since is None:
+        return {how: -math.inf for how, seconds in left.items() if seconds <= 0}
+    return {how: usage.since + seconds for how, seconds in left.items()}
 
 
 def _trespass_counts_at(memory: JobMemory) -> float:

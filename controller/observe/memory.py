@@ -83,6 +83,8 @@ class JobMemory:
     """With which jobs plans let it share the GPUs that it is on."""
     saved_seconds: float = 0.0
     """On GPUs, when its state was written into its store the last time."""
+    saves_off: bool = True
+    """It could write to it when it was off its GPUs the last time."""
     has_store: bool = False
     """Its sessions have registered a checkpoint store, in this start or an earlier one."""
     suspends: int = 0

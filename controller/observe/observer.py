@@ -8,6 +8,7 @@ from types import MappingProxyType
 from controller.cluster.port import ClusterView, JobState
 from controller.model import (
     ALL_CHANGED,
+    IN_HOST_MEMORY,
     Changes,
     GpuId,
     GpuSet,
@@ -199,6 +200,9 @@ class Observer:
             job, usage = make_job(seen), seen.memory.usage
             if job.has_store and not seen.memory.has_store:
                 self._memory.change(job_id).has_store = True  # it is looked at once more
+            off = job.phase in IN_HOST_MEMORY and job.has_store and not job.switching
+            if off and job.saves_off != seen.memory.saves_off:
+                self._memory.change(job_id).saves_off = job.saves_off
             self._timers.set(job_id, changes_at(seen, job))
             if before is not None and before.placement.gpus == job.placement.gpus:
                 # With whom it shares them is noted apart.

@@ -11,8 +11,8 @@ booted since the job's start.
 Without the boot nothing of this shows that a job was cut short: a slurmctld that was killed and is back with
 an old state takes one that has just completed for running, which must not run again.
 
-A job of which only the control block is missing goes on to its end. Where it is stopped, though Slurm has it
-running, it was off its GPUs: nobody can bring it back, and it is requeued, too.
+A job of which only the control block is missing goes on to its end. A trial that is stopped then was off its
+GPUs: nobody can bring it back, and it is requeued, too.
 """
 
 import asyncio

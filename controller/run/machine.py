@@ -150,7 +150,10 @@ def held(machine: Machine, study: Path) -> Iterator[None]:
     folder = _own_folder()
     with contextlib.ExitStack() as stack:
         for gpu, uuid in machine.uuids.items():
-            file = stack.enter_context(opened(folder / f"{uuid}.lock", os.O_RDWR | os.O_CREAT))
+            try:
+                file = stack.enter_context(opened(folder / f"{uuid}.lock", os.O_RDWR | os.O_CREAT))
+            except OSError as error:
+                raise GandivaError(f"cannot write into {folder}: {error.strerror}") from error
             if not try_lock(file):
                 other = os.pread(file, 4096, 0).decode("utf-8", "replace")
                 raise GandivaError(f"GPU {gpu} is used by the study in {other}: choose others with --gpus")

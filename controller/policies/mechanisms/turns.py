@@ -59,8 +59,6 @@ class Turns:
         self.starts = starts
         self._ends: dict[str, float] = {}
         """By the first node of each lane where jobs wait."""
-        self._over: set[JobId] = set()
-        """Jobs that were being saved when their slices were over: they leave their GPUs once they can."""
         bindings.changed |= starts.keys()
 
     def wake(self) -> float:
@@ -106,7 +104,7 @@ class Turns:
             if row.note is None:
                 ranks.begin(row, peers)
         ranks.rekey(rows)
-        contenders = [_contender(row, draft.of(row.id), row.id in self._over) for row in rows]
+        contenders = [_contender(row, draft.of(row.id)) for row in rows]
         start = max((self.starts[name] for name in names if name in self.starts), default=now)
         switching = any(row.job.switching and not row.job.saving for row in bound)
         going_on = choose(contenders, usable, rotate=False)
@@ -118,9 +116,6 @@ class Turns:
 
     def _rotate(self, draft: Draft, lane: _Lane, now: float, ranks: Ranks) -> None:
         lane.start = now
-        pinned = (self._rows[contender.job_id] for contender in lane.contenders if contender.pinned)
-        if over := {row.id for row in pinned if row.job.saving}:
-            self._over = self._over & self._rows.keys() | over
         ranks.turned([self._rows[contender.job_id] for contender in lane.contenders])
         self._assign(draft, lane, choose(lane.contenders, lane.usable, rotate=True), ranks, _OVER)
 
@@ -134,8 +129,6 @@ class Turns:
         located = locate(chosen, lane.usable)
         for contender in lane.contenders:
             gpus = located.get(contender.job_id, frozenset())
-            if not contender.pinned:
-                self._over.discard(contender.job_id)
             if not contender.pinned and gpus != draft.of(contender.job_id).gpus:
                 draft.put(contender.job_id, Placement(gpus, contender.allocation))
         self._say(draft, lane.contenders, located.keys(), ranks, why)
@@ -159,10 +152,9 @@ class Turns:
                 draft.say(row.id, Why(Reason.WAITS_FOR_TURN, sentence))
 
 
-def _contender(row: Row, placement: Placement, is_over: bool) -> Contender:
-    """`is_over`: its slice."""
-    job, pinned = row.job, row.standing is FIXED
-    running = bool(placement.gpus) and (pinned or not is_over)
+def _contender(row: Row, placement: Placement) -> Contender:
+    job = row.job
+    running, pinned = bool(placement.gpus), row.standing is FIXED
     last = placement.gpus or job.last
     fixed, node = placement.allocation, ""
     size = len(placement.gpus) or job.gpus
