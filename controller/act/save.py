@@ -7,11 +7,11 @@ A suspended job gets no GPU for that: Slurm lets its processes run, and its sess
 
 import logging
 
-from controller.act import store
 from controller.act.actions import Save
 from controller.act.context import PLACE_RETRY_SECONDS, JobEnded, Operation
 from controller.act.recorder import Step
 from controller.act.resume import put_back, stays_off
+from controller.act.store import cannot_write, write_to_store
 from controller.act.suspend import pause
 from controller.errors import GandivaError, NodeUnreachable
 from controller.model import IN_HOST_MEMORY
@@ -26,7 +26,7 @@ async def save(operation: Operation, _action: Save) -> None:
         await into_store(operation)
     except GandivaError as failure:
         await not_saved(operation, failure)
-        store.cannot(operation, failure, PLACE_RETRY_SECONDS)
+        cannot_write(operation, failure, PLACE_RETRY_SECONDS)
         raise
     operation.step(Step.STOP if job.phase in IN_HOST_MEMORY else Step.NODE_RESUME)
     try:
@@ -47,7 +47,7 @@ async def into_store(operation: Operation) -> None:
     elif context.suspends_in_slurm:
         operation.step(Step.SLURM_RESUME)
         await context.patiently(context.cluster.resume, job.id)
-    await store.write(operation, began)
+    await write_to_store(operation, began)
 
 
 async def not_saved(operation: Operation, failure: GandivaError) -> None:

@@ -7,7 +7,7 @@ from controller.act.resume import once_thawed
 from controller.errors import NodeError
 
 
-async def write(operation: Operation, began: float) -> None:
+async def write_to_store(operation: Operation, began: float) -> None:
     """Of a job that is paused, or runs off its GPUs; there it stays. Done when all its nodes say that one
     generation is published. `began`: when its way to that did. On failure its pause is undone."""
     context, job = operation.context, operation.job
@@ -31,7 +31,7 @@ async def write(operation: Operation, began: float) -> None:
     context.recorder.saved(job.id, memory.saved_seconds, message, now)
 
 
-def cannot(operation: Operation, failure: Exception, seconds: float) -> None:
+def cannot_write(operation: Operation, failure: Exception, seconds: float) -> None:
     """It is not asked to write again for so long: a file system may be full, say."""
     context, job = operation.context, operation.job
     now, memory = context.clock.now(), context.memory.change(job.id)

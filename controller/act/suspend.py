@@ -3,12 +3,13 @@
 
 import logging
 
-from controller.act import residuals, store
+from controller.act import residuals
 from controller.act.actions import Suspend
 from controller.act.context import PLACE_RETRY_SECONDS, Context, JobEnded, Operation, gather
 from controller.act.place import names
 from controller.act.recorder import Step
 from controller.act.resume import put_back
+from controller.act.store import cannot_write, write_to_store
 from controller.errors import ClusterRefused, GandivaError, NodeError
 from controller.model import FailedSuspends, GpuId, Job, Phase, SuspendMethod, Unsuspendable, by_node
 from controller.nodes.protocol import Offload
@@ -53,9 +54,9 @@ async def _save(operation: Operation) -> None:
     operation.step(Step.PAUSE)
     try:
         await pause(context, job)
-        await store.write(operation, began)
+        await write_to_store(operation, began)
     except NodeError as failure:
-        store.cannot(operation, failure, context.alone_seconds(failure))
+        cannot_write(operation, failure, context.alone_seconds(failure))
 
 
 async def _leave_gpus(operation: Operation) -> bool:

@@ -141,9 +141,10 @@ class SuspendSettings(Section):
     )
     save_every_seconds: Annotated[float, Field(ge=0, le=2592000)] = setting(
         0.0,
-        "A job whose sessions have a checkpoint store that they can write to at any step writes its state "
-        "there at least this often, counted in seconds on GPUs, and goes on: so much is lost at most where "
-        "its node fails. Off its GPUs that costs it nothing; on them it stands still while it is written. 0: "
+        "A job whose sessions have a checkpoint store writes its state there this often, counted in seconds "
+        "on GPUs: about so much is lost where its node fails. Off its GPUs it does so after half the time, "
+        "or before it leaves them where it cannot write off them; on them, where it stands still meanwhile, "
+        "after three quarters to all of it, or one and a half times as much where others wait for them. 0: "
         "only when it migrates or is stopped.",
     )
     resume_deadline_seconds: float = setting(
