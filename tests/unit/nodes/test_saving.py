@@ -17,7 +17,7 @@ from controller.nodes.remote import RemoteNodes
 from tests.unit.halting import halt
 
 from .conftest import NODE, Job, Rig, job_sample
-from .test_yield_and_resume import QUICK, digests, prepare, resume
+from .test_yield_and_resume import QUICK, digests, offload, prepare, resume
 
 
 async def save(nodes: RemoteNodes, job_id: int, seconds: float = 20.0) -> Saved:
@@ -82,6 +82,23 @@ def test_after_a_save_it_can_go_on_where_it_is(rig: Rig, tmp_path: Path) -> None
             found.append((saved.generation, saved.step))
             await resume(nodes, 2, [0], [0])
         assert published(tmp_path / "store") == found and [number for number, _ in found] == [1, 2]
+        assert digests(job.wait()) == digests(undisturbed.wait())
+
+    rig.run(scenario)
+
+
+def test_after_a_save_it_can_leave_its_gpus(rig: Rig, tmp_path: Path) -> None:
+    """It is paused already; the state of that step is what it has off them."""
+    undisturbed = rig.start(1, *QUICK, gpus="3", managed=False)
+
+    async def scenario(nodes: RemoteNodes) -> None:
+        await prepare(nodes, 2, [0], [0])
+        job = start(rig, 2, tmp_path / "store", gpus="0")
+        rig.wait_for_steps(job, 5)
+        saved = await save(nodes, 2)
+        await offload(nodes, 2)
+        assert len(job.steps()) == saved.step and rig.held()[0] == 0
+        await resume(nodes, 2, [0], [0])
         assert digests(job.wait()) == digests(undisturbed.wait())
 
     rig.run(scenario)
