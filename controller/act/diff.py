@@ -64,8 +64,9 @@ def diff(
         target = targets.get(job_id) or Target(job.placement)  # it stays as it is
         action = action or _action(job, target, reason, suspend_in_slurm, default_method)
         if action is None and job.unsaved and job.held_until is None:
-            waited_for = _waited_for(snapshot) if waited_for is None else waited_for
-            action = _save(job, waited_for)
+            if waited_for is None and job.unsaved is Unsaved.MUCH:
+                waited_for = _waited_for(snapshot)
+            action = _save(job, waited_for or frozenset())
         if action is not None:
             actions.append(action)
     return sorted(actions, key=lambda action: not isinstance(action, FREES))
@@ -78,11 +79,8 @@ def _waited_for(snapshot: Snapshot) -> GpuSet:
 
 
 def _save(job: Job, waited_for: GpuSet) -> Action | None:
-    if job.phase in IN_HOST_MEMORY:
-        due = job.saves_off
-    else:
-        least = Unsaved.MUCH if waited_for.isdisjoint(job.placement.gpus) else Unsaved.TOO_MUCH
-        due = job.unsaved >= least
+    least = Unsaved.MUCH if waited_for.isdisjoint(job.placement.gpus) else Unsaved.TOO_MUCH
+    due = job.phase in IN_HOST_MEMORY or job.unsaved >= least
     words = "its state is written into its checkpoint store from time to time"
     return Save(job.id, Why(Reason.SAVED, words)) if due else None
 

@@ -33,8 +33,9 @@ class Accounting:
         """Jobs that an earlier controller was putting on GPUs, and when it took the last step to that."""
         self._looked_at: float | None = None
 
-    def recall(self, journal: Journal, utilization: Utilization) -> None:
-        """What an earlier controller left in the journal. Raises JournalError."""
+    def recall(self, journal: Journal, utilization: Utilization, *, saves: bool) -> None:
+        """What an earlier controller left in the journal. `saves`: jobs are saved from time to time. Raises
+        JournalError."""
         last_seen, now = journal.last_heartbeat(), self._clock.now()
         stepped = 0.0 if last_seen is None else self._clock_was_stepped_by(journal, last_seen, now)
         for operation in journal.open_operations():
@@ -64,7 +65,7 @@ class Accounting:
             memory, note = self._memory.change(job_id), notes.get(job_id)
             if note and isinstance(note[0], int | float):
                 memory.saved_seconds = float(note[0])
-            else:  # it counts as saved now, for controllers to come too: not at once with all others
+            elif saves:  # it counts as saved now, for controllers to come too: not at once with all others
                 self._recorder.saves_from(job_id, memory.saved_seconds)
 
     def _clock_was_stepped_by(self, journal: Journal, last_seen: float, now: float) -> float:

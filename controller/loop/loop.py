@@ -141,7 +141,8 @@ class Controller:
         self._resync_at = -math.inf
         self._unsettled: set[JobId] = set()
         """Jobs of the last cycle's actions: each is looked at until none is needed any more."""
-        self._accounting.recall(journal, self.observer.measured.utilization)
+        saves = settings.suspend.save_every_seconds > 0
+        self._accounting.recall(journal, self.observer.measured.utilization, saves=saves)
         self._store.recall(settings.policy.name)
         self._policy_memory.recall()
 

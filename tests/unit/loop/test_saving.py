@@ -323,6 +323,22 @@ def test_killed_at_any_step_it_goes_on(tmp_path: Path, fatal: Step, begun: bool)
     run(scenario)
 
 
+def test_starts_of_controllers_put_no_save_off_for_ever(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = Stored(tmp_path)
+        world.start()
+        job = world.stored()
+        for _ in range(8):
+            await asyncio.sleep(EVERY_SECONDS * 0.7)
+            await world.kill()
+            world.start()
+        assert len(world.saves) >= 3 and world.worked_seconds(job) > 5 * EVERY_SECONDS
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
 def test_a_node_that_does_not_answer_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         world = Stored(tmp_path)
