@@ -152,7 +152,7 @@ def test_without_a_copy_it_is_a_new_study(place: Place) -> None:
 
 def test_a_last_copy_that_cannot_be_written_is_told_and_nothing_is_lost(place: Place) -> None:
     block = place.copy.with_name(".journal.sqlite.new")
-    why = r"cannot write .*lr/journal.sqlite, the copy of the journal: "
+    why = r"cannot write .*lr/journal.sqlite, a copy of the journal, by way of .*run/journal.copy: "
     with pytest.raises(JournalError, match=why), place.journal() as journal:
         block.mkdir()
         record(journal, "last")
